@@ -1,0 +1,1 @@
+"""Delayed-Critic Policy Gradient: reinforcement learning that generalises."""

@@ -1,0 +1,223 @@
+"""Algorithm 1: the only training loop of the project.
+
+The paper's three pseudocode boxes are one skeleton; a `Method` fills it in. Line numbers are those of Algorithm 1.
+
+    1  for each phase:
+    2      B <- empty
+    3      for N_pi rollouts:
+    4          tau <- sample with pi, compute targets
+    5-7        for each "Optimise ... with tau" line: epochs x minibatches of tau
+    8          add what the method keeps of tau to B
+           remember pi_old's outputs, once
+    10-12  for each "Optimise ... with B" line: epochs x minibatches of B
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dcpg.batch import Batch
+from dcpg.buffer import Buffer, compress
+from dcpg.errors import NumericalFailure
+from dcpg.methods.base import Common, Method, Optimise
+from dcpg.networks import Network, Outputs
+from dcpg.rollout import Actor, Rollout
+from dcpg.seeding import generator
+
+
+@dataclass
+class Cursor:
+    """Where the loop stands; every random draw and a resume follow from it alone."""
+
+    rollout: int = 0  # whole rollouts done
+    line: int = 0  # 0: tau is not collected yet; k: at the k-th "Optimise" line
+    epoch: int = 0
+    minibatch: int = 0
+
+    def remaining(self, line: int, epochs: int) -> Iterator[tuple[int, int]]:
+        """The (epoch, minibatch) of a line that are still to do, as `step_done` moves the cursor on."""
+        if self.line < line:
+            self.line, self.epoch, self.minibatch = line, 0, 0
+        while self.line == line and self.epoch < epochs:
+            yield self.epoch, self.minibatch
+        if self.line == line:
+            self.line, self.epoch, self.minibatch = line + 1, 0, 0
+
+    def step_done(self, minibatches: int) -> None:
+        """One optimiser step further."""
+        self.minibatch += 1
+        if self.minibatch == minibatches:
+            self.epoch, self.minibatch = self.epoch + 1, 0
+
+    def next_rollout(self) -> None:
+        """All lines of this rollout are done."""
+        self.rollout, self.line, self.epoch, self.minibatch = self.rollout + 1, 0, 0, 0
+
+
+@dataclass
+class Sums:
+    """Running sums of a line over the current row, kept on the device so that no step waits for them."""
+
+    steps: int
+    values: Tensor  # float64 [terms + 1], the terms in the line's order and then the gradient norm
+
+    @classmethod
+    def zero(cls, line: Optimise, device: torch.device) -> Sums:
+        """The sums before the row's first step."""
+        return cls(0, torch.zeros(len(line.terms) + 1, dtype=torch.float64, device=device))
+
+
+class Algorithm:
+    """A method in training: networks, Adams, tau, B and the cursor."""
+
+    def __init__(
+        self,
+        method: Method,
+        settings: Common,
+        network: Network,
+        collect: Callable[[int], Rollout],  # rollout number -> tau with its targets
+        buffer: Buffer,
+        *,
+        seed: int,
+        actions: int,
+        chunk: int,
+        device: torch.device,
+        precision: str = "fp32",
+        between_steps: Callable[[], None] = lambda: None,
+        on_step: Callable[[str, Tensor], None] = lambda line, values: None,  # for tests: a step's terms and norm
+    ) -> None:
+        self.method, self.settings, self.network, self.collect, self.B = method, settings, network, collect, buffer
+        self.seed, self.actions, self.chunk, self.device = seed, actions, chunk, device
+        self.autocast = precision == "bf16"
+        self.between_steps, self.on_step = between_steps, on_step
+        self.actor = Actor(network, tuple(method.targets), chunk, device, precision)
+        # One Adam a line, each over all parameters with moments of its own (authors' code); a parameter without a
+        # gradient is not touched. fused: one pass, and `found_inf` skips a step on the device itself.
+        self.adams = {
+            line.name: torch.optim.Adam(
+                network.parameters(), lr=settings.learning_rate, eps=settings.adam_eps, fused=True
+            )
+            for line in method.lines
+        }
+        self.cursor = Cursor()
+        self.tau: Rollout | None = None
+        self.segments: list[bytes] = []  # tau's frames, compressed once
+        self.sums = self.fresh_sums()
+        self.failed = torch.zeros((), device=device)  # set on the device by a step that was not finite
+
+    def rollout(self) -> None:
+        """One turn of the inner loop, from wherever the cursor stands."""
+        at, method = self.cursor, self.method
+        if at.line == 0:
+            self.sums = self.fresh_sums()
+            self.tau = self.collect(at.rollout)  # line 4
+            self.segments = compress(self.tau.frames)
+            at.line = 1
+        assert self.tau is not None
+        for number, line in enumerate(method.policy_phase, 1):  # lines 5-7
+            self.optimise(number, line, self.tau)
+        if method.auxiliary_phase:
+            self.B.add(at.rollout, self.tau, self.segments)  # line 8
+            if (at.rollout + 1) % method.N_pi == 0:
+                self.remember()
+                for number, line in enumerate(method.auxiliary_phase, len(method.policy_phase) + 1):  # lines 10-12
+                    self.optimise(number, line, self.B)
+                self.B.clear()  # line 2, of the next phase
+        self.tau, self.segments = None, []
+        at.next_rollout()
+
+    def optimise(self, number: int, line: Optimise, data: Rollout | Buffer) -> None:
+        """ "Optimise ... with ...": epochs x minibatches, every sample once an epoch."""
+        at, order_of, order = self.cursor, -1, torch.empty(0)
+        minibatches = line.data.minibatches_of(len(data))
+        for epoch, minibatch in at.remaining(number, line.epochs):
+            place = (at.rollout, number, epoch)
+            if order_of != epoch:
+                order, order_of = data.order(generator(self.seed, "order", *place)), epoch
+            batch = data.minibatch(order.tensor_split(minibatches)[minibatch])
+            if line.draw is not None:
+                batch = line.draw(batch, generator(self.seed, "draw", *place, minibatch), self.actions)
+            self.step(line, batch.to(self.device))
+            at.step_done(minibatches)
+            self.between_steps()
+
+    def step(self, line: Optimise, batch: Batch) -> None:
+        """One optimiser step: gradients summed over chunks, one clip, one step."""
+        count = batch.valid.sum().clamp(min=1)
+        sums = {name: torch.zeros((), device=self.device) for name in line.terms}
+        self.network.zero_grad(set_to_none=True)
+        for part in [batch] if line.couples else batch.chunks(self.chunk):
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+                out = Outputs(self.network, part, self.chunk)
+                means = {name: (term(out, part) * part.valid).sum() / count for name, (_, term) in line.terms.items()}
+                loss = torch.stack([line.terms[name][0] * mean for name, mean in means.items()]).sum()
+            loss.backward()  # type: ignore[no-untyped-call]
+            for name, mean in means.items():
+                sums[name] += mean.detach()
+        norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.max_grad_norm)
+        self._apply(line, sums, norm)
+
+    def _apply(self, line: Optimise, sums: dict[str, Tensor], norm: Tensor) -> None:
+        """Step the line's Adam unless something is not finite; then stop, before the step, and say what it was."""
+        values = torch.stack([*sums.values(), norm])
+        self.failed = torch.maximum(self.failed, (~values.isfinite().all()).float())
+        running = self.sums[line.name]
+        running.steps += 1
+        running.values += values
+        if self.device.type == "cpu" or self.cursor.minibatch == 0:  # a look at an accelerator makes it wait
+            self.check_finite()
+        adam: Any = self.adams[line.name]
+        adam.found_inf = self.failed
+        adam.step()
+        self.on_step(line.name, values)
+
+    def check_finite(self) -> None:
+        """Stop the run if any step so far was not finite, and say which term it came from."""
+        if not self.failed:
+            return
+        bad = [
+            f"{name} of the {line.name} line"
+            for line in self.method.lines
+            for name, value in zip([*line.terms, "the gradient"], self.sums[line.name].values.tolist(), strict=True)
+            if not math.isfinite(value)
+        ]
+        at = self.cursor
+        raise NumericalFailure(
+            f"Not finite: {', '.join(bad)} (rollout {at.rollout + 1}, epoch {at.epoch + 1}, minibatch "
+            f"{at.minibatch + 1}). The step was not taken; the last checkpoint is finite."
+        )
+
+    def fresh_sums(self) -> dict[str, Sums]:
+        """The running sums at the start of a row."""
+        return {line.name: Sums.zero(line, self.device) for line in self.method.lines}
+
+    def remember(self) -> None:
+        """pi_old's outputs on all of B, computed once at the start of an auxiliary phase; no network is copied."""
+        if self.B.old_log_policy is not None:
+            return
+        log_policies = []
+        for segment in range(len(self.B)):
+            self.between_steps()
+            frames = self.B.states(torch.tensor([segment]))[:, 0]
+            log_policies.append(self.actor.log_policy(frames))
+        self.B.old_log_policy = torch.stack(log_policies)
+
+    def row(self) -> dict[str, Any]:
+        """The means of the current row: every term unscaled and scaled, and gradient norms."""
+        row: dict[str, Any] = {}
+        for line in self.method.lines:
+            sums = self.sums[line.name]
+            if not sums.steps:
+                continue
+            *means, norm = (sums.values / sums.steps).tolist()
+            for (name, (weight, _)), mean in zip(line.terms.items(), means, strict=True):
+                row[f"{line.name}.{name}"] = mean
+                row[f"{line.name}.{name}.scaled"] = weight * mean
+            row[f"{line.name}.gradient_norm"] = norm
+        return row

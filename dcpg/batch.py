@@ -1,0 +1,58 @@
+"""A minibatch, with named tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """b samples. Fields that a line does not need stay empty.
+
+    The first b frames are the states s_t; frames after them only serve as s' (the last frame of each segment).
+    """
+
+    frames: Tensor  # env dtype [b or more, *observation]
+    valid: Tensor  # float32 [b], 0 for a dead step
+    returns: dict[str, Tensor]  # value head -> value target R_t, float32 [b]
+    # from tau
+    actions: Tensor = field(default_factory=lambda: torch.empty(0))  # int64 [b]
+    log_probs: Tensor = field(default_factory=lambda: torch.empty(0))  # log pi_old(a|s), float32 [b]
+    advantages: Tensor = field(default_factory=lambda: torch.empty(0))  # normalised over the rollout, float32 [b]
+    old_values: dict[str, Tensor] = field(default_factory=dict)  # value head -> V_old(s_t), float32 [b]
+    # from B
+    old_log_policy: Tensor = field(default_factory=lambda: torch.empty(0))  # log pi_old(.|s), float32 [b, actions]
+    next_rows: Tensor = field(default_factory=lambda: torch.empty(0))  # int64 [b], the row of frames that is s_{t+1}
+    crosses: Tensor = field(default_factory=lambda: torch.empty(0))  # float32 [b], 1 where s_{t+1} is of another episode
+    segments: Tensor = field(default_factory=lambda: torch.empty(0))  # int64 [S], the segments of B in this batch
+    # drawn
+    negative_next: Tensor = field(default_factory=lambda: torch.empty(0))  # int64 [b], the sample whose s' is wrong here
+    negative_actions: Tensor = field(default_factory=lambda: torch.empty(0))  # int64 [b]
+
+    def __len__(self) -> int:
+        return self.valid.shape[0]
+
+    def chunks(self, size: int) -> Iterator[Batch]:
+        """The batch in consecutive parts of at most `size` samples."""
+        if len(self) <= size:
+            yield self
+            return
+        for start in range(0, len(self), size):
+            yield self._map(lambda x, start=start: x[start : start + size] if x.numel() else x)
+
+    def to(self, device: torch.device) -> Self:
+        """The batch on a device."""
+        return self if device.type == "cpu" else self._map(lambda x: x.to(device, non_blocking=True))
+
+    def _map(self, function: Any) -> Self:
+        changed: dict[str, Any] = {}
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            changed[f.name] = {k: function(v) for k, v in value.items()} if isinstance(value, dict) else function(value)
+        return dataclasses.replace(self, **changed)

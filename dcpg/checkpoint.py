@@ -1,0 +1,193 @@
+"""Checkpoints that are complete or absent, checked by hash, and made of safetensors, JSON and raw bytes alone.
+
+    checkpoints/000000016384-.../   one checkpoint: its own files and a manifest
+    checkpoints/shared/             files that several checkpoints name: rollouts, pi_old's outputs; each written once
+
+The newest valid one is found by scanning, never by a pointer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dcpg.errors import NoValidCheckpoint
+from dcpg.rundir import dump, fsync_dir, write_atomic, write_durable
+
+SCHEMA = 1
+NAME = re.compile(r"[0-9]{12}[a-z0-9.-]*")
+FILE = re.compile(r"(shared/)?[a-z0-9][a-z0-9._-]*")
+MAX_MANIFEST = 2**22
+MAX_FILE = 2**33
+
+
+class Damaged(Exception):
+    """A checkpoint that cannot be trusted, and why."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A verified checkpoint."""
+
+    name: str
+    meta: dict[str, Any]
+    files: dict[str, bytes]
+
+
+class CheckpointStore:
+    """The checkpoints of one run."""
+
+    def __init__(self, root: Path, kept: int = 2) -> None:
+        self.root, self.shared, self.kept = root, root / "shared", kept
+        self._known: dict[str, dict[str, Any]] = {}  # shared files that are on the disk as they should be
+
+    # -- writing
+
+    def save(
+        self, name: str, own: Mapping[str, bytes], shared: Mapping[str, Callable[[], bytes]], meta: Mapping[str, Any]
+    ) -> Path:
+        """Write a checkpoint; it appears under its name only when all of it is on the disk."""
+        final, temporary = self.root / name, self.root / f".tmp-{name}"
+        self.shared.mkdir(exist_ok=True)
+        for key, make in shared.items():
+            if key not in self._known:
+                data = make()
+                write_atomic(self.shared / key, data)
+                self._known[key] = _digest(data)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        files = {key: _digest(data) for key, data in own.items()}
+        files |= {f"shared/{key}": self._known[key] for key in shared}
+        for key, data in own.items():
+            write_durable(temporary / key, data)
+        write_durable(temporary / "manifest.json", dump({"schema": SCHEMA, **meta, "files": files}, indent=1))
+        fsync_dir(temporary)
+        if final.exists():  # the same place of the same run: what is there says the same or is damaged
+            shutil.rmtree(final)
+        os.replace(temporary, final)
+        fsync_dir(self.root)
+        self.load(final, shared=False)  # verified before anything older goes
+        self.prune()
+        return final
+
+    def prune(self) -> None:
+        """Keep the newest ones, the last at a phase's end, and what they share."""
+        found = self.names()
+        keep = set(found[-self.kept :])
+        phase_ends = [name for name in found if self._manifest(name).get("phase_end")]
+        keep |= set(phase_ends[-1:])
+        for name in found:
+            if name not in keep:
+                shutil.rmtree(self.root / name, ignore_errors=True)
+        named = {f for name in self.names() for f in self._manifest(name).get("files", {})}
+        if self.shared.exists():
+            for path in self.shared.iterdir():
+                if f"shared/{path.name}" not in named:
+                    path.unlink(missing_ok=True)
+                    self._known.pop(path.name, None)
+        if len(keep) >= self.kept:
+            for path in self.root.glob("damaged-*"):
+                shutil.rmtree(path, ignore_errors=True)
+
+    # -- reading
+
+    def names(self) -> list[str]:
+        """All checkpoints, oldest first. Temporary and stray entries are not among them."""
+        if not self.root.is_dir():
+            return []
+        return sorted(p.name for p in self.root.iterdir() if NAME.fullmatch(p.name) and p.is_dir())
+
+    def _manifest(self, name: str) -> dict[str, Any]:
+        try:
+            return _read_manifest(self.root / name)
+        except Damaged:
+            return {}
+
+    def load(self, path: Path, shared: bool = True) -> Checkpoint:
+        """Read and verify one checkpoint, with or without the files it shares with others."""
+        checkpoint = self._read(path, shared)
+        for key in checkpoint.files:
+            if key.startswith("shared/"):
+                self._known[key.removeprefix("shared/")] = dict(checkpoint.meta["files"][key])
+        return checkpoint
+
+    def _read(self, path: Path, shared: bool) -> Checkpoint:
+        """The files of a checkpoint: sizes are checked first, then every hash."""
+        manifest = _read_manifest(path)
+        contents: dict[str, bytes] = {}
+        for key, entry in manifest["files"].items():
+            if key.startswith("shared/") and not shared:
+                continue
+            where = (self.root if key.startswith("shared/") else path) / key
+            try:
+                size, digest = int(entry["size"]), str(entry["sha256"])
+                actual = where.stat().st_size
+                if actual != size or size > MAX_FILE or where.is_symlink():
+                    raise Damaged(f"{key} has {actual} bytes instead of {size}")
+                data = where.read_bytes()
+            except (OSError, KeyError, TypeError, ValueError) as error:
+                raise Damaged(f"{key} cannot be read ({error})") from None
+            if hashlib.sha256(data).hexdigest() != digest:
+                raise Damaged(f"{key} does not have the hash that the manifest names")
+            contents[key] = data
+        return Checkpoint(path.name, manifest, contents)
+
+    def newest_valid(self, accept: Callable[[Checkpoint], None], warn: Callable[[str], None]) -> Checkpoint:
+        """The newest checkpoint that verifies and that `accept` takes without raising Damaged."""
+        found = self.names()
+        bad: list[str] = []
+        for name in reversed(found):
+            try:
+                checkpoint = self.load(self.root / name)
+                accept(checkpoint)
+            except Damaged as error:
+                bad.append(f"{name}: {error}")
+                continue
+            for line in bad:
+                warn(f"Damaged checkpoint set aside, {line}.")
+                damaged = line.split(":")[0]
+                shutil.rmtree(self.root / f"damaged-{damaged}", ignore_errors=True)
+                os.replace(self.root / damaged, self.root / f"damaged-{damaged}")
+            self._clean()
+            return checkpoint
+        reasons = "; ".join(bad) if bad else "there is none"
+        raise NoValidCheckpoint(
+            f"No valid checkpoint in {self.root} ({reasons}). Nothing was changed; restore the directory from a copy, or "
+            "start a new run with another --out."
+        )
+
+    def _clean(self) -> None:
+        for path in [*self.root.glob(".tmp-*"), *self.shared.glob(".tmp-*")]:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    where = path / "manifest.json"
+    try:
+        if where.stat().st_size > MAX_MANIFEST:
+            raise Damaged("its manifest is too large")
+        manifest = json.loads(where.read_bytes())
+    except (OSError, ValueError) as error:
+        raise Damaged(f"its manifest cannot be read ({error})") from None
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+        raise Damaged("its manifest is not one")
+    if manifest.get("schema") != SCHEMA:
+        raise Damaged(f"it has schema {manifest.get('schema')!r}; this program reads schema {SCHEMA}")
+    for key in manifest["files"]:
+        if not FILE.fullmatch(key) or ".." in key:
+            raise Damaged(f"its manifest names {key!r}, which is not a checkpoint's file")
+    return manifest
+
+
+def _digest(data: bytes) -> dict[str, Any]:
+    return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}

@@ -1,0 +1,250 @@
+"""The whole configuration of a run: resolved at the start, written down, enforced on resume."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dcpg.envs.procgen import MODES, check_game
+from dcpg.errors import BadInput, unknown
+from dcpg.methods import METHODS, Common, Method
+from dcpg.settings import Section, dotted, override, setting
+
+SCHEMA = 1
+OWN = "own:"  # a run on the user's own environment has this before its game's name
+
+
+@dataclass(frozen=True)
+class Env(Section):
+    """The environments."""
+
+    mode: str = setting("easy", "paper, Section 5", choices=tuple(MODES))
+    num_envs: int = setting(64, "paper, Table 4", low=1)
+    frame_size: int = setting(64, "Procgen; smaller sizes average the frame", choices=(64, 32, 16))
+    timeout: float = setting(300.0, "ours: seconds after which an environment counts as hung", above=0)
+
+
+@dataclass(frozen=True)
+class Levels(Section):
+    """The training levels."""
+
+    start: int = setting(0, "paper, Section 5", low=0)
+    count: int = setting(200, "paper, Section 5 (0: all levels)", low=0)
+    seeds: tuple[int, ...] = setting((), "ours: an explicit list of level seeds instead of the range", low=0)
+
+
+@dataclass(frozen=True)
+class Net(Section):
+    """The networks' widths."""
+
+    channels: tuple[int, ...] = setting((16, 32, 32), "authors' code (IMPALA)", low=1)
+    features: int = setting(256, "authors' code (IMPALA)", low=1)
+
+
+@dataclass(frozen=True)
+class Evaluation(Section):
+    """Evaluation during training."""
+
+    every: int = setting(10, "authors' code: rollouts between evaluations", low=1)
+    episodes: int = setting(100, "paper, Section 5", low=1)
+    max_steps: int = setting(10_000, "ours: an episode longer than this counts as it stands", low=1)
+
+
+@dataclass(frozen=True)
+class Checkpoints(Section):
+    """When the run is saved, besides phase ends and signals."""
+
+    minutes: float = setting(10.0, "ours", above=0)
+    keep_every: int = setting(0, "ours: steps between milestones (weights only; 0: none)", low=0)
+
+
+@dataclass(frozen=True)
+class Machine(Section):
+    """How it is computed. Fixed at the start and enforced on resume, because results depend on it to the last bit."""
+
+    device: str = setting("cpu", "ours: cpu, cuda or cuda:N")
+    threads: int = setting(0, "ours: 0 means all cores at the start", low=0)
+    chunk: int = setting(64, "ours: frames that go through the encoder at once", low=1)
+    precision: str = setting("fp32", "ours", choices=("fp32", "bf16"))
+    compile: bool = setting(False, "ours: torch.compile of the encoders")
+
+
+@dataclass(frozen=True)
+class Config(Section):
+    """A run."""
+
+    method: str = setting("dcpg", "given")
+    game: str = setting("bigfish", "given")
+    seed: int = setting(0, "given", low=0)
+    steps: int = setting(25_000_000, "paper, Section 5", low=1)
+    preset: str = setting("paper", "given")
+    rollout_length: int = setting(256, "paper, Table 4", low=2)
+    wandb: bool = setting(False, "ours: also log to Weights & Biases (needs the extra `wandb`)")
+    algorithm: Common = dataclasses.field(default_factory=Common)
+    env: Env = dataclasses.field(default_factory=Env)
+    levels: Levels = dataclasses.field(default_factory=Levels)
+    network: Net = dataclasses.field(default_factory=Net)
+    evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
+    checkpoints: Checkpoints = dataclasses.field(default_factory=Checkpoints)
+    machine: Machine = dataclasses.field(default_factory=Machine)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.method not in METHODS:
+            raise unknown("method", self.method, METHODS)
+        if not self.game.startswith(OWN):
+            check_game(self.game)
+        self._check_division()
+
+    def _check_division(self) -> None:
+        size, h = self.rollout_size, self.algorithm
+        if size % h.minibatches:
+            raise BadInput(
+                f"algorithm.minibatches={h.minibatches} does not divide a rollout of {self.env.num_envs} x "
+                f"{self.rollout_length} = {size} transitions; choose a divisor."
+            )
+        segments = getattr(h, "segments", 1)
+        total = getattr(h, "N_pi", 1) * self.env.num_envs
+        if total % segments:
+            raise BadInput(
+                f"algorithm.segments={segments} does not divide the {total} segments of B (N_pi x env.num_envs); "
+                "choose a divisor."
+            )
+        if self.steps < size:
+            raise BadInput(f"steps={self.steps} is less than one rollout of {size} steps; ask for at least {size}.")
+
+    @property
+    def rollout_size(self) -> int:
+        """Steps of one rollout."""
+        return self.env.num_envs * self.rollout_length
+
+    @property
+    def rollouts(self) -> int:
+        """Whole rollouts of the run; the rest of the steps is dropped."""
+        return self.steps // self.rollout_size
+
+    def declared(self) -> Method:
+        """The method, filled in with this run's settings."""
+        return METHODS[self.method].declare(self.algorithm)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, nested as the dotted names are."""
+        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        return plain
+
+    def fingerprint(self) -> str:
+        """A hash of all that decides the result at a given number of steps."""
+        plain = self.to_json()
+        for name in ("steps", "checkpoints", "wandb", "preset"):
+            plain.pop(name)
+        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+# Presets change the paper's values by dotted name; a name that a method does not have is passed over.
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "laptop": {
+        "steps": 200_000,
+        "rollout_length": 64,
+        "algorithm.N_pi": 8,
+        "env.frame_size": 32,
+        "network.channels": (8, 16, 16),
+        "evaluation.every": 5,
+    },
+    "tiny": {
+        "steps": 2_048,
+        "rollout_length": 16,
+        "algorithm.N_pi": 2,
+        "env.num_envs": 8,
+        "env.frame_size": 32,
+        "network.channels": (4, 8, 8),
+        "network.features": 32,
+        "evaluation.episodes": 8,
+        "evaluation.every": 16,
+        "machine.threads": 1,
+    },
+}
+
+
+def resolve(
+    method: str,
+    game: str,
+    *,
+    preset: str = "paper",
+    steps: int | None = None,
+    seed: int = 0,
+    settings: Mapping[str, Any] | None = None,
+) -> Config:
+    """Defaults, then the preset, then what was given."""
+    if preset not in PRESETS:
+        raise unknown("preset", preset, PRESETS)
+    if method not in METHODS:
+        raise unknown("method", method, METHODS)
+    values = dict(PRESETS[preset])
+    base = _Loose(algorithm=METHODS[method].settings())
+    known = {name for name, _, _ in dotted(base)}
+    values = {name: value for name, value in values.items() if name in known}
+    for name in ("method", "game", "seed", "preset"):
+        if settings and name in settings:
+            raise BadInput(f"{name} cannot be set with --set; it has an argument or option of its own.")
+    values |= dict(settings or {})
+    if steps is not None:
+        values["steps"] = steps
+    if not values.get("machine.threads"):
+        values["machine.threads"] = available_cores()
+    loose = override(base, values)
+    plain = {f.name: getattr(loose, f.name) for f in dataclasses.fields(loose)}
+    return Config(**plain | {"method": method, "game": game, "seed": seed, "preset": preset})
+
+
+@dataclass(frozen=True)
+class _Loose(Config):
+    """A configuration in the making: checked as a whole only when it becomes a Config."""
+
+    def __post_init__(self) -> None:
+        Section.__post_init__(self)
+
+
+def origins(config: Config, settings: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
+    """Every dotted name, its value, and where that value comes from."""
+    preset = PRESETS.get(config.preset, {})
+    rows = []
+    for name, value, origin in dotted(config):
+        if name in settings:
+            origin = "given"
+        elif name in preset:
+            origin = f"preset {config.preset}"
+        rows.append((name, value, origin))
+    return rows
+
+
+def from_json(plain: Mapping[str, Any], where: Path | str = "config.json") -> Config:
+    """A configuration as it was written down; anything unknown or missing is refused."""
+    try:
+        name = plain["method"]
+        if name not in METHODS:
+            raise unknown("method", str(name), METHODS)
+        sections: dict[str, Section] = {
+            "algorithm": METHODS[name].settings(), "env": Env(), "levels": Levels(), "network": Net(),
+            "evaluation": Evaluation(), "checkpoints": Checkpoints(), "machine": Machine(),
+        }  # fmt: skip
+        fields = {f.name for f in dataclasses.fields(Config)}
+        values = {k: v for k, v in plain.items() if k in fields}
+        for key, section in sections.items():
+            values[key] = section.with_values(values[key])
+        return Config(**values)
+    except BadInput as error:
+        raise BadInput(f"{where}: {error}") from None
+    except (KeyError, TypeError, AttributeError) as error:
+        raise BadInput(f"{where} is not a run's configuration ({type(error).__name__}: {error}).") from None
+
+
+def available_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

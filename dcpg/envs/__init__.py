@@ -1,0 +1,1 @@
+"""Environments: Procgen, any Gymnasium vector environment, and the reward normaliser."""

@@ -1,0 +1,87 @@
+"""Which environments a configuration means: for training, for each split of an evaluation, for chosen levels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dcpg.config import OWN, Config
+from dcpg.envs.base import VectorEnv
+from dcpg.envs.procgen import EachOnce, Levels, ListedLevels, Procgen, train_seed
+from dcpg.errors import BadInput
+from dcpg.seeding import rand_seed
+
+
+@dataclass(frozen=True)
+class EnvMaker:
+    """The user's own environment: functions (num_envs, seed) -> Gymnasium vector environment."""
+
+    train: Callable[[int, int], Any]
+    test: Callable[[int, int], Any] | None = None
+
+
+def make_train(config: Config, maker: EnvMaker | None) -> VectorEnv:
+    """The training environments of a run."""
+    n = config.env.num_envs
+    if config.game.startswith(OWN):
+        return _own(config, maker, "train", n, train_seed(config.seed))
+    listed: Levels | None = None
+    if config.levels.seeds:
+        listed = ListedLevels(config.levels.seeds, n, config.seed, "train-levels")
+    return _procgen(config, n, train_seed(config.seed), levels=listed, count=config.levels.count)
+
+
+def splits(config: Config, maker: EnvMaker | None) -> dict[str, Callable[[int, int], VectorEnv]]:
+    """How to make the environments of evaluation k, on training levels and on unseen ones."""
+    if config.game.startswith(OWN):
+        names = ["train", "test"] if maker is not None and maker.test is not None else ["train"]
+        return {
+            name: lambda n, k, name=name: _own(config, maker, name, n, rand_seed(config.seed, "eval", name, k))
+            for name in names
+        }
+
+    def train(n: int, k: int) -> VectorEnv:
+        seed = rand_seed(config.seed, "eval", "train", k)
+        listed = ListedLevels(config.levels.seeds, n, seed, "eval-levels") if config.levels.seeds else None
+        return _procgen(config, n, seed, levels=listed, count=config.levels.count)
+
+    def test(n: int, k: int) -> VectorEnv:
+        return _procgen(config, n, rand_seed(config.seed, "eval", "test", k), count=0)
+
+    return {"train": train, "test": test}
+
+
+def make_levels(config: Config, levels: Sequence[int], render: bool = False) -> VectorEnv:
+    """One environment a level, each starting on its own."""
+    if config.game.startswith(OWN):
+        raise BadInput("Levels can be chosen by number only on Procgen; use train or test.")
+    return _procgen(config, len(levels), 0, levels=EachOnce(levels), render=render)
+
+
+def _procgen(
+    config: Config, n: int, seed: int, *, levels: Levels | None = None, count: int = 0, render: bool = False
+) -> Procgen:
+    return Procgen(
+        n,
+        config.game,
+        seed=seed,
+        mode=config.env.mode,
+        start=config.levels.start,
+        count=count,
+        levels=levels,
+        frame_size=config.env.frame_size,
+        threads=config.machine.threads,
+        render=render,
+    )
+
+
+def _own(config: Config, maker: EnvMaker | None, split: str, n: int, seed: int) -> VectorEnv:
+    from dcpg.envs.gymnasium import GymnasiumEnv
+
+    if maker is None:
+        raise BadInput(
+            f"{config.game.removeprefix(OWN)} is an environment of your own; resume or evaluate it from Python with env=..."
+        )
+    make = maker.train if split == "train" or maker.test is None else maker.test
+    return GymnasiumEnv(make(n, seed), seed)

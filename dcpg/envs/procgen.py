@@ -1,0 +1,276 @@
+"""Procgen: the real library, driven through its C interface.
+
+The library is reached through gym3's `CEnv`, so that neither `procgen` nor `gym` is imported (both print warnings).
+Every environment is seeded; the whole state can be saved and restored; and a level can be set on any environment by
+restoring a saved start of it, on the stock library.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from dcpg.envs.base import Array, Step
+from dcpg.errors import BadInput, unknown
+from dcpg.seeding import generator, rand_seed
+
+GAMES = (
+    "bigfish", "bossfight", "caveflyer", "chaser", "climber", "coinrun", "dodgeball", "fruitbot",
+    "heist", "jumper", "leaper", "maze", "miner", "ninja", "plunder", "starpilot",
+)  # fmt: skip
+MODES = {"easy": 0, "hard": 1}
+NUM_ACTIONS = 15
+ALL_LEVELS = 2**31 - 1
+MAX_STATE = 2**20
+# A level's start is made with this seed, so that it is the same in every run.
+START_SEED = 0
+
+
+@functools.cache
+def _folder() -> Path:
+    spec = importlib.util.find_spec("procgen")
+    if spec is None or spec.origin is None:
+        raise BadInput("Procgen is not installed; run: pip install procgen-mirror==0.10.7")
+    return Path(spec.origin).parent / "data"
+
+
+def check_game(game: str) -> str:
+    """A game's name, or a sentence with the nearest one."""
+    if game not in GAMES:
+        raise unknown("game", game, GAMES)
+    return game
+
+
+def _make(
+    num: int, game: str, mode: str, *, start: int, count: int, seed: int, threads: int = 0, render: bool = False
+) -> Any:
+    """The C environment. All options besides these are Procgen's defaults."""
+    from gym3.libenv import CEnv
+
+    options = {
+        "env_name": check_game(game),
+        "distribution_mode": MODES[mode],
+        "start_level": start,
+        "num_levels": count,
+        "rand_seed": seed,
+        "num_actions": NUM_ACTIONS,
+        "num_threads": threads,
+        "render_human": render,
+        "center_agent": True,
+        "use_backgrounds": True,
+        "use_generated_assets": False,
+        "use_monochrome_assets": False,
+        "restrict_themes": False,
+        "paint_vel_info": False,
+        "use_sequential_levels": False,
+        "debug_mode": 0,
+        "resource_root": f"{_folder() / 'assets'}/",
+    }
+    functions = ["int get_state(libenv_env *, int, char *, int);", "void set_state(libenv_env *, int, char *, int);"]
+    return CEnv(num, str(_folder() / "prebuilt"), c_func_defs=functions, options=options, reuse_arrays=True)
+
+
+def _get_state(env: Any, index: int) -> bytes:
+    buffer = env._ffi.new(f"char[{MAX_STATE}]")
+    return bytes(env._ffi.buffer(buffer, env.call_c_func("get_state", index, buffer, MAX_STATE)))
+
+
+def state_game(state: bytes) -> str:
+    """The game that a state is of; the library ends the process on a foreign or cut state, so look first."""
+    # a state opens with two whole numbers (format, length of the name) and the game's name
+    if len(state) < 8:
+        raise ValueError("a Procgen state is cut short")
+    _, length = struct.unpack_from("<ii", state)
+    if not 0 < length < 64:
+        raise ValueError("this is not a Procgen state")
+    return state[8 : 8 + length].decode("ascii", "replace")
+
+
+class Levels(Protocol):
+    """Chooses the level that an environment plays next, at every episode's end. It has state; randomness is keyed."""
+
+    def choose(self, env: int) -> int:
+        """The seed of the next level of environment `env`."""
+
+    def state(self) -> Any:
+        """JSON that restores exactly."""
+
+    def restore(self, state: Any) -> None:
+        """From `state()`."""
+
+
+class ListedLevels:
+    """Uniform over an explicit list of level seeds."""
+
+    def __init__(self, levels: Sequence[int], num_envs: int, seed: int, name: str) -> None:
+        self.levels, self.seed, self.name = list(levels), seed, name
+        self.episodes = [0] * num_envs
+
+    def choose(self, env: int) -> int:
+        """Drawn from the key (seed, name, environment, episode)."""
+        import torch
+
+        self.episodes[env] += 1
+        g = generator(self.seed, self.name, env, self.episodes[env])
+        return self.levels[int(torch.randint(len(self.levels), (), generator=g))]
+
+    def state(self) -> Any:
+        """How many episodes each environment has begun."""
+        return self.episodes
+
+    def restore(self, state: Any) -> None:
+        """From `state()`."""
+        self.episodes = [int(n) for n in state]
+
+
+class EachOnce:
+    """Environment i plays the i-th level (and again, if it goes on)."""
+
+    def __init__(self, levels: Sequence[int]) -> None:
+        self.levels = list(levels)
+
+    def choose(self, env: int) -> int:
+        """Its own level."""
+        return self.levels[env]
+
+    def state(self) -> Any:
+        """Nothing to keep."""
+        return None
+
+    def restore(self, state: Any) -> None:
+        """Nothing to restore."""
+
+
+class Procgen:
+    """N environments of one game.
+
+    Levels come from a range (`count` 0: all levels) which Procgen draws from by itself, or from `levels`, which is
+    asked at every episode's end and set by restoring a saved start of that level.
+    """
+
+    num_actions = NUM_ACTIONS
+    dtype: np.dtype[Any] = np.dtype(np.uint8)
+    has_levels = True
+    exact_state = True
+
+    def __init__(
+        self,
+        num_envs: int,
+        game: str,
+        *,
+        seed: int,
+        mode: str = "easy",
+        start: int = 0,
+        count: int = 200,
+        levels: Levels | None = None,
+        frame_size: int = 64,
+        threads: int = 0,
+        render: bool = False,
+    ) -> None:
+        self.num_envs, self.game, self.mode, self.levels, self.render = num_envs, game, mode, levels, render
+        self.frame_size, self.shape = frame_size, (frame_size, frame_size, 3)
+        self._starts: dict[int, bytes] = {}
+        if levels is not None:
+            start, count = 0, 1
+        self._env = _make(
+            num_envs, game, mode, start=start, count=count, seed=seed, threads=threads if threads > 1 else 0, render=render
+        )
+        if levels is not None:
+            for i in range(num_envs):
+                self._set_level(i, levels.choose(i))
+        self._env.observe()
+
+    def observe(self) -> tuple[Array, Array]:
+        """Copies of the frames and the level seeds."""
+        self._env.observe()
+        return self._frames(), self._env._info["level_seed"].astype(np.int64)
+
+    def step(self, actions: Array) -> Step:
+        """Act. Procgen only terminates, and has already reset where an episode ended."""
+        env = self._env
+        env.act({"action": actions.astype(np.int32)})
+        rewards, _, first = env.observe()
+        rewards, dones = rewards.copy(), first.copy()
+        if self.levels is not None and dones.any():  # after the copies: set_state overwrites rewards and dones
+            for i in np.flatnonzero(dones):
+                self._set_level(int(i), self.levels.choose(int(i)))
+            env.observe()
+        return Step(
+            frames=self._frames(),
+            rewards=rewards,
+            dones=dones,
+            valid=np.ones(self.num_envs, bool),
+            crosses=dones,
+            levels=env._info["level_seed"].astype(np.int64),
+            truncated=np.zeros(self.num_envs, bool),
+            final_frames=None,
+        )
+
+    def high_resolution(self) -> Array:
+        """The frames as people see them, uint8 [N, 512, 512, 3]; only with `render`."""
+        rgb: Array = self._env._info["rgb"]
+        return rgb.copy()
+
+    def state(self) -> list[bytes]:
+        """One blob an environment, and the level chooser's state."""
+        chooser = json.dumps(self.levels.state() if self.levels is not None else None).encode()
+        return [_get_state(self._env, i) for i in range(self.num_envs)] + [chooser]
+
+    def restore(self, state: list[bytes]) -> None:
+        """Go on exactly from `state()`; a state that is not of this game is refused before the library sees it."""
+        *blobs, chooser = state
+        if len(blobs) != self.num_envs:
+            raise ValueError(f"{len(blobs)} environment states for {self.num_envs} environments")
+        for blob in blobs:
+            if state_game(blob) != self.game:
+                raise ValueError(f"an environment state is of {state_game(blob)!r}, not of {self.game!r}")
+        for i, blob in enumerate(blobs):
+            self._env.call_c_func("set_state", i, blob, len(blob))
+        if self.levels is not None:
+            self.levels.restore(json.loads(chooser))
+        self._env.observe()
+
+    def close(self) -> None:
+        """Free the library's environments."""
+        self._env.close()
+
+    def _set_level(self, index: int, level: int) -> None:
+        if level not in self._starts:
+            self._starts[level] = level_start(self.game, self.mode, level)
+        blob = self._starts[level]
+        self._env.call_c_func("set_state", index, blob, len(blob))
+
+    def _frames(self) -> Array:
+        rgb: Array = self._env._ob["rgb"]
+        return rgb.copy() if self.frame_size == 64 else averaged(rgb, 64 // self.frame_size)
+
+
+def level_start(game: str, mode: str, level: int) -> bytes:
+    """The state of an environment at the start of a level."""
+    env = _make(1, game, mode, start=level, count=1, seed=START_SEED)
+    env.observe()
+    state = _get_state(env, 0)
+    env.close()
+    return state
+
+
+def averaged(frames: Array, factor: int) -> Array:
+    """Frames [N, H, W, C] averaged over squares of `factor`, rounded, uint8."""
+    total = sum(
+        frames[:, i::factor, j::factor].astype(np.uint16) for i in range(factor) for j in range(factor)
+    )
+    area = factor * factor
+    out: Array = ((total + area // 2) // area).astype(np.uint8)
+    return out
+
+
+def train_seed(seed: int) -> int:
+    """The seed of a run's training environments."""
+    return rand_seed(seed, "train-levels")

@@ -1,0 +1,59 @@
+"""What can go wrong, as sentences for the person who must act, each kind with its exit code."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class DcpgError(Exception):
+    """A failure that is explained in one sentence and ends the command with `exit_code`."""
+
+    exit_code = 1
+
+
+class BadInput(DcpgError):
+    """Something the user gave is wrong; nothing was started."""
+
+    exit_code = 2
+
+
+class NumericalFailure(DcpgError):
+    """A reward, loss or gradient was not finite; the optimiser's step was not taken."""
+
+    exit_code = 3
+
+
+class NoValidCheckpoint(DcpgError):
+    """No checkpoint of the run can be trusted."""
+
+    exit_code = 4
+
+
+class EnvironmentHung(DcpgError):
+    """The environment did not answer in time."""
+
+    exit_code = 5
+
+
+class StorageFailed(DcpgError):
+    """The disk refused again and again."""
+
+    exit_code = 6
+
+
+class Stopped(DcpgError):
+    """A signal asked the run to stop; it was saved and can be resumed."""
+
+    exit_code = 75
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> BadInput:
+    """The error for a name nobody knows, with the nearest known one."""
+    names = sorted(known)
+    lowered = {n.lower(): n for n in names}
+    close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
+    by_suffix = [n for n in names if n.rsplit(".", 1)[-1] == name]
+    guess = by_suffix[0] if by_suffix else lowered[close[0]] if close else None
+    hint = f"did you mean {guess!r}?" if guess else f"known: {', '.join(names[:20])}."
+    return BadInput(f"Unknown {kind} {name!r}; {hint}")

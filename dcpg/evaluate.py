@@ -1,0 +1,99 @@
+"""Evaluation: the first episode of each of so many new environments, with sampled actions (paper, Section 5).
+
+Evaluation k of a run is a pure function of (weights, reward variance, seed, k).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from dcpg.envs.base import VectorEnv
+from dcpg.envs.normaliser import RewardNormaliser
+from dcpg.rollout import Actor, sample_actions
+from dcpg.seeding import generator
+
+PAPER_GAMMA = 0.999  # the discount of the paper's true values, whatever a method trains with
+TABLE = 256  # steps of acting noise that are drawn at once
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """What the first episodes gave."""
+
+    returns: list[float]  # raw
+    levels: list[int]
+    lengths: list[int]
+    predicted_value: float  # mean V at the initial states
+    true_value: float  # mean discounted normalised return, gamma 0.999
+    true_value_own_gamma: float  # with the method's own gamma
+
+    def row(self, split: str) -> dict[str, Any]:
+        """The columns of eval.jsonl."""
+        return {
+            f"{split}_return": float(np.mean(self.returns)),
+            f"{split}_returns": self.returns,
+            f"{split}_levels": self.levels,
+            f"{split}_predicted_value": self.predicted_value,
+            f"{split}_true_value": self.true_value,
+            f"{split}_true_value_own_gamma": self.true_value_own_gamma,
+        }
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How an evaluation is played."""
+
+    head: str  # the value head whose prediction is compared
+    gamma: float  # the method's own discount
+    max_steps: int
+    greedy: bool = False
+
+
+def play(
+    env: VectorEnv,
+    actor: Actor,
+    normaliser: RewardNormaliser,
+    protocol: Protocol,
+    key: tuple[int, str, str, int],  # (seed, "eval", split, k)
+    between_steps: Callable[[], None] = lambda: None,
+) -> Episodes:
+    """Play the first episode of every environment; only unfinished ones go through the network."""
+    n = env.num_envs
+    frames, levels = env.observe()
+    log_policy, values = actor(frames)
+    predicted = float(values[protocol.head].double().mean())
+    returns, lengths = np.zeros(n), np.zeros(n, np.int64)
+    true, true_own = np.zeros(n), np.zeros(n)
+    alive = np.ones(n, bool)
+    noise = torch.empty(0)
+    for t in range(protocol.max_steps):
+        between_steps()
+        if t % TABLE == 0:
+            seed, name, *place = key
+            g = generator(seed, name, *place, t // TABLE)
+            noise = torch.rand(TABLE, n, generator=g, dtype=torch.float64)
+        if t > 0:
+            log_policy = actor.log_policy(frames[alive])
+        actions = np.zeros(n, np.int64)
+        rows = torch.from_numpy(alive)
+        chosen = log_policy.argmax(1) if protocol.greedy else sample_actions(log_policy, noise[t % TABLE][rows])
+        actions[alive] = chosen.numpy()
+        step = env.step(actions)
+        live = alive & step.valid
+        returns[live] += step.rewards[live]
+        scaled = normaliser.scale(step.rewards)
+        true[live] += PAPER_GAMMA**t * scaled[live]
+        true_own[live] += protocol.gamma**t * scaled[live]
+        lengths[live] += 1
+        alive &= ~step.dones
+        frames = step.frames
+        if not alive.any():
+            break
+    return Episodes(
+        returns.tolist(), levels.tolist(), lengths.tolist(), predicted, float(true.mean()), float(true_own.mean())
+    )

@@ -1,0 +1,125 @@
+"""A trained agent from a run's directory."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dcpg import snapshot
+from dcpg.checkpoint import Checkpoint, CheckpointStore, Damaged
+from dcpg.config import Config, from_json
+from dcpg.envs.make import EnvMaker, make_train
+from dcpg.envs.normaliser import RewardNormaliser
+from dcpg.errors import BadInput, NoValidCheckpoint
+from dcpg.networks import Network
+from dcpg.rollout import Actor, sample_actions
+from dcpg.rundir import RunDirectory
+from dcpg.seeding import generator
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A run's weights at some time, with what an evaluation needs besides."""
+
+    weights: bytes
+    normaliser: RewardNormaliser
+    steps: int
+    k: int  # the evaluation that belongs to this moment
+
+
+class Agent:
+    """A policy that acts."""
+
+    def __init__(self, config: Config, moment: Moment, shape: tuple[int, ...], num_actions: int) -> None:
+        self.config, self.normaliser, self.steps, self.k = config, moment.normaliser, moment.steps, moment.k
+        self.method, self.shape, self.num_actions = config.declared(), shape, num_actions
+        network = Network(self.method.networks, shape, num_actions, config.network.channels, config.network.features)
+        snapshot.load_weights(network, moment.weights)
+        device = torch.device(config.machine.device)
+        self.network = network.to(device)
+        self.actor = Actor(
+            self.network, tuple(self.method.targets), config.machine.chunk, device, config.machine.precision
+        )
+        self._acted = 0
+
+    def act(self, observation: NDArray[Any], greedy: bool = False) -> NDArray[np.int64]:
+        """Actions for one observation or a batch of them; sampled from the policy, or its most likely ones."""
+        observation = np.asarray(observation)
+        single = observation.shape == self.shape
+        if not single and observation.shape[1:] != self.shape:
+            raise BadInput(f"An observation has shape {self.shape}; got {observation.shape}.")
+        log_policy = self.actor.log_policy(observation[None] if single else observation)
+        if greedy:
+            actions = log_policy.argmax(1)
+        else:
+            g = generator(self.config.seed, "agent", self._acted)
+            actions = sample_actions(log_policy, torch.rand(len(log_policy), generator=g, dtype=torch.float64))
+            self._acted += 1
+        chosen: NDArray[np.int64] = actions.numpy()
+        return chosen[0] if single else chosen
+
+
+def load(directory: str | Path, at: int | None = None, maker: EnvMaker | None = None) -> Agent:
+    """The agent of a run: its newest valid checkpoint, or the milestone at so many steps."""
+    run = RunDirectory(Path(directory))
+    config = from_json(run.read_config(), run.config)
+    torch.set_num_threads(config.machine.threads)
+    moment = _newest(run) if at is None else _milestone(run, at)
+    env = make_train(config, maker)
+    shape, num_actions = env.shape, env.num_actions
+    env.close()
+    try:
+        return Agent(config, moment, shape, num_actions)
+    except Damaged as error:
+        raise NoValidCheckpoint(f"{directory}: {error}.") from None
+
+
+def newest_weights(directory: Path) -> bytes:
+    """The weights of a run's newest valid checkpoint."""
+    run = RunDirectory(directory)
+    run.read_config()
+    return _newest(run).weights
+
+
+def _newest(run: RunDirectory) -> Moment:
+    store = CheckpointStore(run.checkpoints)
+    reasons = []
+    for name in reversed(store.names()):
+        try:
+            return _moment(store.load(store.root / name, shared=False))
+        except Damaged as error:
+            reasons.append(f"{name}: {error}")
+    raise NoValidCheckpoint(f"No valid checkpoint in {store.root} ({'; '.join(reasons) or 'there is none'}).")
+
+
+def _moment(checkpoint: Checkpoint) -> Moment:
+    try:
+        state = json.loads(checkpoint.files["state.json"])
+        k = max(int(state["rows"]["eval"]) - 1, 0)
+        normaliser = RewardNormaliser.restored(state["normaliser"])
+        return Moment(checkpoint.files["weights.safetensors"], normaliser, int(state["steps"]), k)
+    except (KeyError, TypeError, ValueError) as error:
+        raise Damaged(f"it does not hold a run's state ({error})") from None
+
+
+def _milestone(run: RunDirectory, at: int) -> Moment:
+    found = sorted(int(p.stem) for p in run.milestones.glob("*.safetensors") if p.stem.isdigit())
+    if at not in found:
+        newest = _newest(run)
+        if newest.steps == at:
+            return newest
+        have = ", ".join(map(str, [*found, newest.steps]))
+        raise BadInput(f"{run.path} has no weights at {at} steps; it has them at {have} (see --set checkpoints.keep_every).")
+    try:
+        state = json.loads((run.milestones / f"{at:012d}.json").read_bytes())
+        normaliser = RewardNormaliser.restored(state["normaliser"])
+        weights = (run.milestones / f"{at:012d}.safetensors").read_bytes()
+        return Moment(weights, normaliser, at, int(state["evaluations"]))
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise NoValidCheckpoint(f"The milestone at {at} steps of {run.path} is damaged ({error}).") from None

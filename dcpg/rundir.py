@@ -1,0 +1,223 @@
+"""A run's directory: its lock, its rows and its summary."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from dcpg.errors import BadInput, StorageFailed
+
+FOREIGN_PATIENCE = 60.0  # seconds that another host's heartbeat must stand still before its lock is taken over
+
+
+def fsync_dir(path: Path) -> None:
+    """Make renames and new names in a directory durable."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_durable(path: Path, data: bytes) -> None:
+    """A file's bytes, on the disk when this returns."""
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """The old file or the new one, never a mixture."""
+    temporary = path.with_name(f".tmp-{path.name}")
+    write_durable(temporary, data)
+    os.replace(temporary, path)
+    fsync_dir(path.parent)
+
+
+def dump(value: Any, *, indent: int | None = None) -> bytes:
+    """JSON without NaN, as bytes."""
+    return (json.dumps(value, allow_nan=False, indent=indent) + "\n").encode()
+
+
+class Rows:
+    """A file of JSON lines. A row that the disk refuses is kept and tried again with the next one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.pending, self.count = path, list[bytes](), 0
+
+    def append(self, row: dict[str, Any]) -> None:
+        """One more row."""
+        self.pending.append(dump(row))
+        self.count += 1
+        with contextlib.suppress(OSError):  # `sync` says so if it lasts
+            self._flush()
+
+    def sync(self) -> None:
+        """Every row on the disk, or an error."""
+        self._flush()
+        if self.path.exists():
+            with open(self.path, "rb") as file:
+                os.fsync(file.fileno())
+
+    def _flush(self) -> None:
+        if not self.pending:
+            return
+        with open(self.path, "ab") as file:
+            start = file.tell()
+            try:
+                file.write(b"".join(self.pending))
+                file.flush()
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.truncate(self.path, start)
+                raise
+        self.pending.clear()
+
+    def keep(self, count: int) -> None:
+        """Drop everything past the first `count` rows: what comes again, and a torn last line."""
+        lines = self.path.read_bytes().splitlines(keepends=True)[:count] if self.path.exists() else []
+        write_atomic(self.path, b"".join(lines))
+        self.pending.clear()
+        self.count = count
+
+    def complete(self) -> int:
+        """How many whole rows the file holds."""
+        return self.path.read_bytes().count(b"\n") if self.path.exists() else 0
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """All whole rows of a JSON-lines file."""
+    if not path.exists():
+        return []
+    text = path.read_bytes()
+    return [json.loads(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
+
+
+class Lock:
+    """One trainer a run directory.
+
+    On one host the kernel's file lock decides, and frees itself when its holder dies. For a holder on another host
+    the counter in the file decides: it must stand still for a minute of our own clock before we take over.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.counter = path, 0
+        self._file: IO[bytes] | None = None
+
+    def acquire(self) -> None:
+        """Take the lock or refuse, naming who holds it."""
+        file = open(self.path, "a+b")  # noqa: SIM115
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = self._read()
+            file.close()
+            raise BadInput(
+                f"{self.path.parent} is in use by process {holder.get('pid', '?')} on {holder.get('host', '?')}; "
+                "wait for it or stop it."
+            ) from None
+        holder = self._read()
+        if holder and holder.get("host") != socket.gethostname() and self._moves(holder):
+            file.close()
+            raise BadInput(
+                f"{self.path.parent} is in use by process {holder.get('pid')} on {holder.get('host')}, whose heartbeat moves."
+            )
+        self._file = file
+        self.beat()
+
+    def _moves(self, before: dict[str, Any]) -> bool:
+        end = time.monotonic() + FOREIGN_PATIENCE
+        while time.monotonic() < end:
+            time.sleep(0.5)
+            now = self._read()
+            if now != before:
+                return bool(now)
+        return False
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self.path.read_bytes())
+            return found if isinstance(found, dict) else {}
+        except (OSError, ValueError):
+            return {}
+
+    def beat(self) -> None:
+        """Show that the holder lives."""
+        if self._file is None:
+            return
+        self.counter += 1
+        text = {"host": socket.gethostname(), "pid": os.getpid(), "started": _started(), "beat": self.counter}
+        with contextlib.suppress(OSError):  # a full disk must not end the run here
+            self._file.seek(0)
+            self._file.truncate()
+            self._file.write(dump(text))
+            self._file.flush()
+
+    def release(self) -> None:
+        """Give the directory free."""
+        if self._file is not None:
+            self._file.truncate(0)
+            self._file.close()
+            self._file = None
+
+
+_START = time.time()
+
+
+def _started() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(_START))
+
+
+class RunDirectory:
+    """The paths of a run, and its rows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.json"
+        self.summary = path / "summary.json"
+        self.checkpoints = path / "checkpoints"
+        self.milestones = path / "milestones"
+        self.tensorboard = path / "tb"
+        self.metrics = Rows(path / "metrics.jsonl")
+        self.evaluations = Rows(path / "eval.jsonl")
+        self.timing = Rows(path / "timing.jsonl")
+        self.lock = Lock(path / "lock")
+
+    def create(self) -> None:
+        """A new run's directory; one that holds a run already is refused."""
+        if self.path.exists() and not self.path.is_dir():
+            raise BadInput(f"{self.path} is a file; choose another --out.")
+        if self.config.exists() or self.checkpoints.exists():
+            raise BadInput(f"{self.path} holds a run already; go on with `dcpg resume {self.path}` or choose another --out.")
+        try:
+            self.checkpoints.mkdir(parents=True)
+        except OSError as error:
+            raise BadInput(f"{self.path} cannot be written to ({error.strerror}); choose another --out.") from None
+
+    def read_config(self) -> dict[str, Any]:
+        """The configuration as it was written down."""
+        if not self.path.is_dir():
+            raise BadInput(f"There is no run at {self.path}.")
+        try:
+            plain = json.loads(self.config.read_bytes())
+        except FileNotFoundError:
+            raise BadInput(f"{self.path} holds no run: config.json is missing.") from None
+        except (OSError, ValueError) as error:
+            raise BadInput(f"{self.config} cannot be read ({error}).") from None
+        if not isinstance(plain, dict):
+            raise BadInput(f"{self.config} is not a run's configuration.")
+        return plain
+
+    def write_json(self, path: Path, value: Any) -> None:
+        """A small file, atomically."""
+        try:
+            write_atomic(path, dump(value, indent=2))
+        except OSError as error:
+            raise StorageFailed(f"{path} cannot be written ({error}).") from None

@@ -1,0 +1,27 @@
+"""Every random draw of the project comes from a generator keyed by what it is for.
+
+A key is (seed, name, position...), so a cursor alone restores every generator, no generator state is ever
+stored, and the order in which draws happen changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+
+
+def key(seed: int, name: str, *position: int | str) -> int:
+    """63 bits that depend on every part of the key."""
+    text = "\x1f".join([str(seed), name, *map(str, position)])
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def generator(seed: int, name: str, *position: int | str) -> torch.Generator:
+    """A CPU generator for one purpose at one place of the run."""
+    return torch.Generator().manual_seed(key(seed, name, *position))
+
+
+def rand_seed(seed: int, name: str, *position: int | str) -> int:
+    """A seed for Procgen, which takes 31 bits."""
+    return key(seed, name, *position) % (2**31 - 1)

@@ -1,0 +1,183 @@
+"""The whole state of a run as files, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import safetensors
+import torch
+import zstandard
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor, nn
+
+from dcpg.algorithm import Algorithm, Cursor, Sums
+from dcpg.buffer import decompress
+from dcpg.checkpoint import Checkpoint, Damaged
+from dcpg.rollout import Rollout
+
+MAX_ENV_STATE = 2**21  # bytes of one environment's state
+
+
+def weights_file(network: nn.Module) -> bytes:
+    """The network's parameters."""
+    return save_tensors({k: v.detach().cpu().contiguous() for k, v in network.state_dict().items()})
+
+
+def own_files(algorithm: Algorithm, env_state: list[bytes], state: Mapping[str, Any]) -> dict[str, bytes]:
+    """What belongs to one checkpoint alone."""
+    at = algorithm.cursor
+    plain = {
+        **state,
+        "cursor": dataclasses.asdict(at),
+        "sums": {name: {"steps": s.steps, "values": s.values.tolist()} for name, s in algorithm.sums.items()},
+        "rollouts": list(algorithm.B.rollouts),
+        "remembered": algorithm.B.old_log_policy is not None,
+    }
+    return {
+        "weights.safetensors": weights_file(algorithm.network),
+        "adam.safetensors": save_tensors(_adam_tensors(algorithm)),
+        "envs.zst": zstandard.ZstdCompressor(level=1).compress(_joined(env_state)),
+        "state.json": json.dumps(plain, allow_nan=False).encode(),
+    }
+
+
+def shared_files(algorithm: Algorithm) -> dict[str, Callable[[], bytes]]:
+    """What several checkpoints name, each made only when it is first written: tau, the rollouts of B, pi_old."""
+    files: dict[str, Callable[[], bytes]] = {}
+    B, at = algorithm.B, algorithm.cursor
+    for number, kept in B.rollouts.items():
+        files[_frames_name(number)] = lambda kept=kept: _joined(kept.segments)
+        files[_tensors_name(number)] = lambda kept=kept: save_tensors(kept.tau.tensors())
+    if algorithm.tau is not None:
+        tau = algorithm.tau
+        files[_frames_name(at.rollout)] = lambda: _joined(algorithm.segments)
+        files[_tensors_name(at.rollout)] = lambda: save_tensors(tau.tensors())
+    if B.old_log_policy is not None:
+        old = B.old_log_policy
+        files[_old_name(at.rollout)] = lambda: save_tensors({"old_log_policy": old})
+    return files
+
+
+def restore(algorithm: Algorithm, checkpoint: Checkpoint) -> tuple[dict[str, Any], list[bytes]]:
+    """Put a verified checkpoint's state into the algorithm; returns the rest of the state and the environments'."""
+    try:
+        state: dict[str, Any] = json.loads(checkpoint.files["state.json"])
+        cursor = Cursor(**{k: int(v) for k, v in state["cursor"].items()})
+        load_weights(algorithm.network, checkpoint.files["weights.safetensors"])
+        _load_adams(algorithm, checkpoint.files["adam.safetensors"])
+        algorithm.cursor = cursor
+        algorithm.sums = {
+            name: Sums(int(s["steps"]), torch.tensor(s["values"], dtype=torch.float64, device=algorithm.device))
+            for name, s in state["sums"].items()
+        }
+        algorithm.B.clear()
+        algorithm.tau, algorithm.segments = None, []
+        for number in state["rollouts"]:
+            tau, segments = _load_rollout(algorithm, checkpoint, int(number), frames=False)
+            algorithm.B.add(int(number), tau, segments)
+        if cursor.line > 0:
+            algorithm.tau, algorithm.segments = _load_rollout(algorithm, checkpoint, cursor.rollout, frames=True)
+        if state["remembered"]:
+            old = load_tensors(checkpoint.files[f"shared/{_old_name(cursor.rollout)}"])["old_log_policy"]
+            algorithm.B.old_log_policy = old
+        size = MAX_ENV_STATE * (algorithm.B.num_envs + 1)
+        envs = _split(zstandard.ZstdDecompressor().decompress(checkpoint.files["envs.zst"], max_output_size=size))
+    except (KeyError, ValueError, TypeError, AttributeError, zstandard.ZstdError, safetensors.SafetensorError) as error:
+        raise Damaged(f"it does not hold this run's state ({type(error).__name__}: {error})") from None
+    return state, envs
+
+
+def load_weights(network: nn.Module, data: bytes) -> None:
+    """Parameters from a file; names, shapes, dtypes must be the network's, and every value finite."""
+    try:
+        tensors = load_tensors(data)
+    except safetensors.SafetensorError as error:
+        raise Damaged(f"the weights are not a safetensors file ({error})") from None
+    own = network.state_dict()
+    _compare("weights", tensors, own)
+    network.load_state_dict(tensors)
+
+
+def _compare(what: str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    if set(found) != set(expected):
+        odd = sorted(set(found) ^ set(expected))[:3]
+        raise Damaged(f"the {what} are of another network: {', '.join(odd)}")
+    for name, tensor in expected.items():
+        if found[name].shape != tensor.shape or found[name].dtype != tensor.dtype:
+            raise Damaged(
+                f"{name} of the {what} is {tuple(found[name].shape)} {found[name].dtype}, this run has "
+                f"{tuple(tensor.shape)} {tensor.dtype}"
+            )
+        if not found[name].isfinite().all():
+            raise Damaged(f"{name} of the {what} is not finite")
+
+
+def _adam_tensors(algorithm: Algorithm) -> dict[str, Tensor]:
+    names = {p: name for name, p in algorithm.network.named_parameters()}
+    return {
+        f"{line}/{names[p]}/{key}": value.detach().cpu().contiguous()
+        for line, adam in algorithm.adams.items()
+        for p, state in adam.state.items()
+        for key, value in state.items()
+    }
+
+
+def _load_adams(algorithm: Algorithm, data: bytes) -> None:
+    tensors = load_tensors(data)
+    parameters = dict(algorithm.network.named_parameters())
+    for adam in algorithm.adams.values():
+        adam.state.clear()
+    for key, value in tensors.items():
+        line, name, field = key.split("/")
+        p = parameters[name]
+        expected = torch.zeros((), dtype=torch.float32) if field == "step" else p
+        _compare("Adam states", {key: value}, {key: expected.detach().cpu()})
+        state = algorithm.adams[line].state.setdefault(p, {})
+        # moments in the parameter's own memory layout, as Adam itself makes them
+        state[field] = value.to(p.device) if field == "step" else torch.empty_like(p).copy_(value)
+
+
+def _load_rollout(
+    algorithm: Algorithm, checkpoint: Checkpoint, number: int, frames: bool
+) -> tuple[Rollout, list[bytes]]:
+    B = algorithm.B
+    segments = _split(checkpoint.files[f"shared/{_frames_name(number)}"])
+    tensors = load_tensors(checkpoint.files[f"shared/{_tensors_name(number)}"])
+    opened = torch.empty(0)
+    if frames:
+        opened = torch.from_numpy(np.stack([decompress(s, B.shape, B.dtype) for s in segments], axis=1))
+    return Rollout.from_tensors(opened, tensors), segments
+
+
+def _joined(parts: list[bytes]) -> bytes:
+    """Byte strings as one: their number and lengths, then the bytes."""
+    header = np.array([len(parts), *map(len, parts)], "<i8").tobytes()
+    return b"".join([header, *parts])
+
+
+def _split(data: bytes) -> list[bytes]:
+    count = int(np.frombuffer(data, "<i8", 1)[0])
+    if not 0 <= count <= len(data) // 8:
+        raise ValueError("a list of byte strings is damaged")
+    lengths = np.frombuffer(data, "<i8", count, offset=8)
+    ends = 8 * (count + 1) + np.cumsum(lengths)
+    if (lengths < 0).any() or (count and int(ends[-1]) != len(data)):
+        raise ValueError("a list of byte strings is damaged")
+    return [data[int(e) - int(n) : int(e)] for e, n in zip(ends, lengths, strict=True)]
+
+
+def _frames_name(rollout: int) -> str:
+    return f"rollout-{rollout:08d}.frames"
+
+
+def _tensors_name(rollout: int) -> str:
+    return f"rollout-{rollout:08d}.safetensors"
+
+
+def _old_name(rollout: int) -> str:
+    return f"old-policy-{rollout:08d}.safetensors"

@@ -1,0 +1,528 @@
+"""A run: built or resumed, driven to its end, saved on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import platform
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from dcpg import snapshot
+from dcpg.algorithm import Algorithm
+from dcpg.buffer import Buffer
+from dcpg.checkpoint import Checkpoint, CheckpointStore, Damaged
+from dcpg.config import SCHEMA, Config, from_json
+from dcpg.envs.base import VectorEnv
+from dcpg.envs.make import EnvMaker, make_train, splits
+from dcpg.envs.normaliser import RewardNormaliser
+from dcpg.errors import DcpgError, EnvironmentHung, StorageFailed, Stopped
+from dcpg.evaluate import play
+from dcpg.evaluate import Protocol as EvalProtocol
+from dcpg.logs import Logs
+from dcpg.networks import Network
+from dcpg.rollout import Rollout, collect, with_targets
+from dcpg.rundir import RunDirectory, read_rows, write_atomic
+from dcpg.seeding import generator
+
+SAVE_TRIES = 5  # failed saves in a row before the run gives up
+RETRY_SECONDS = 30.0
+
+
+class Watcher(Protocol):
+    """Whoever looks on: a live display, plain lines, or nobody."""
+
+    def start(self, config: Config, directory: Path, rollouts_done: int) -> None:
+        """The run begins or goes on."""
+
+    def progress(self, phase: str, steps: float) -> None:
+        """A little further."""
+
+    def row(self, row: dict[str, Any], steps_per_s: float) -> None:
+        """A rollout is done."""
+
+    def evaluation(self, row: dict[str, Any]) -> None:
+        """An evaluation is done."""
+
+    def warn(self, message: str) -> None:
+        """Something that a person should know."""
+
+    def close(self) -> None:
+        """The run stops."""
+
+
+class Silent:
+    """Nobody looks on; warnings go to standard error."""
+
+    def start(self, config: Config, directory: Path, rollouts_done: int) -> None:
+        """Nothing."""
+
+    def progress(self, phase: str, steps: float) -> None:
+        """Nothing."""
+
+    def row(self, row: dict[str, Any], steps_per_s: float) -> None:
+        """Nothing."""
+
+    def evaluation(self, row: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def warn(self, message: str) -> None:
+        """One line."""
+        print(message, file=sys.stderr)
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's directory and what came out."""
+
+    directory: Path
+    summary: dict[str, Any]
+
+
+class Trainer:
+    """One run in one process."""
+
+    def __init__(
+        self, config: Config, directory: RunDirectory, maker: EnvMaker | None = None, watcher: Watcher | None = None
+    ) -> None:
+        self.config, self.directory, self.maker = config, directory, maker
+        self.watcher: Watcher = watcher or Silent()
+        torch.set_num_threads(config.machine.threads)
+        self.method = config.declared()
+        self.env: VectorEnv = make_train(config, maker)
+        device = torch.device(config.machine.device)
+        self.network = Network(
+            self.method.networks, self.env.shape, self.env.num_actions, config.network.channels, config.network.features
+        )
+        self.network.initialise(generator(config.seed, "init")).to(device)
+        if config.machine.compile:
+            for encoder in self.method.networks:
+                self.network.get_submodule(encoder).compile()
+        self.normaliser = RewardNormaliser.fresh(config.env.num_envs)
+        self.algorithm = Algorithm(
+            self.method,
+            config.algorithm,
+            self.network,
+            self._collect,
+            Buffer(self.method.keep, config.rollout_length, config.env.num_envs, self.env.shape, self.env.dtype),
+            seed=config.seed,
+            actions=self.env.num_actions,
+            chunk=config.machine.chunk,
+            device=device,
+            precision=config.machine.precision,
+            between_steps=self._between_steps,
+        )
+        self.env_state = self.env.state()  # at the start of the rollout that is being collected
+        self.episode_returns = np.zeros(config.env.num_envs)
+        self.episode_lengths = np.zeros(config.env.num_envs, np.int64)
+        self.finished: list[tuple[float, int, int]] = []  # (return, length, level) of tau's episodes
+        self.store = CheckpointStore(directory.checkpoints)
+        self.logs = Logs(config, directory)
+        self.stop: str | None = None  # the signal that asked for a stop
+        self.watchdog = Watchdog(directory, config.env.timeout)
+        self._saved_at = time.monotonic()
+        self._save_failures = 0
+        self._clock = time.monotonic()
+        self._seconds = {"collect": 0.0, "policy": 0.0, "auxiliary": 0.0, "evaluate": 0.0, "save": 0.0}
+
+    # -- the run
+
+    def run(self) -> dict[str, Any]:
+        """From wherever the run stands to its end."""
+        config, at = self.config, self.algorithm.cursor
+        self.watcher.start(config, self.directory.path, at.rollout)
+        with self._signals(), self.watchdog:
+            try:
+                self._write_summary("running")
+                if not self.store.names():
+                    self.save()
+                while True:
+                    self._evaluate_if_due()
+                    at = self.algorithm.cursor
+                    if at.rollout >= config.rollouts:
+                        break
+                    self.algorithm.rollout()
+                    self._rollout_done()
+                self.save(final=True)
+            except Stopped:
+                self.save(final=True)
+                self._write_summary("stopped")
+                raise
+            except DcpgError:
+                with contextlib.suppress(DcpgError):
+                    self._write_summary("failed")
+                raise
+            finally:
+                self.watcher.close()
+                self.logs.close()
+        return self._write_summary("finished")
+
+    def _collect(self, rollout: int) -> Rollout:
+        """Algorithm 1, line 4."""
+        c = self.config
+        g = generator(c.seed, "act", rollout)
+        uniform = torch.rand(c.rollout_length, c.env.num_envs, generator=g, dtype=torch.float64)
+        with self.watchdog.watching("the environments"):
+            tau = collect(self.env, self.algorithm.actor, uniform, self.normaliser, self._between_steps)
+        self.env_state = self.env.state()
+        self._count_episodes(tau)
+        return with_targets(tau, self.method)
+
+    def _count_episodes(self, tau: Rollout) -> None:
+        rewards, dones, valid = tau.raw_rewards.numpy(), tau.dones.numpy(), tau.valid.numpy()
+        levels = tau.levels.numpy()
+        self.finished = []
+        for t in range(rewards.shape[0]):
+            self.episode_returns += np.where(valid[t], rewards[t], 0.0)
+            self.episode_lengths += valid[t]
+            for n in np.flatnonzero(dones[t]):
+                self.finished.append((float(self.episode_returns[n]), int(self.episode_lengths[n]), int(levels[t, n])))
+            self.episode_returns[dones[t]] = 0.0
+            self.episode_lengths[dones[t]] = 0
+
+    def _rollout_done(self) -> None:
+        c, at = self.config, self.algorithm.cursor
+        self.algorithm.check_finite()
+        steps = at.rollout * c.rollout_size
+        row: dict[str, Any] = {
+            "rollout": at.rollout,
+            "steps": steps,
+            "episode_returns": [r for r, _, _ in self.finished],
+            "episode_lengths": [n for _, n, _ in self.finished],
+            "episode_levels": [level for _, _, level in self.finished],
+            "reward_variance": self.normaliser.var,
+            **self.algorithm.row(),
+        }
+        self.directory.metrics.append(row)
+        self._lap(self._phase())
+        took = sum(self._seconds.values())
+        speed = c.rollout_size / took if took else 0.0
+        self.directory.timing.append({"steps": steps, "steps_per_s": speed, "seconds": self._seconds})
+        self._seconds = dict.fromkeys(self._seconds, 0.0)
+        self.logs.row(row, speed)
+        self.watcher.row(row, speed)
+        if c.checkpoints.keep_every and steps // c.checkpoints.keep_every > (steps - c.rollout_size) // c.checkpoints.keep_every:
+            self._milestone(steps)
+        if self.method.auxiliary_phase and at.rollout % self.method.N_pi == 0:
+            self.save()
+
+    def _milestone(self, steps: int) -> None:
+        try:
+            self.directory.milestones.mkdir(exist_ok=True)
+            write_atomic(self.directory.milestones / f"{steps:012d}.safetensors", snapshot.weights_file(self.network))
+            state = {"steps": steps, "normaliser": self.normaliser.state(), "evaluations": self.directory.evaluations.count}
+            self.directory.write_json(self.directory.milestones / f"{steps:012d}.json", state)
+        except (OSError, StorageFailed) as error:
+            self.watcher.warn(f"The milestone at {steps} steps was not written ({error}).")
+
+    # -- evaluation
+
+    def evaluation_due(self, rollout: int) -> bool:
+        """After the 1st, 11th, 21st, ... rollout and after the last (authors' code: updates 0, 10, 20, ...)."""
+        return rollout > 0 and ((rollout - 1) % self.config.evaluation.every == 0 or rollout == self.config.rollouts)
+
+    def _evaluate_if_due(self) -> None:
+        at, c = self.algorithm.cursor, self.config
+        if at.line != 0 or not self.evaluation_due(at.rollout):
+            return
+        k = len([r for r in range(1, at.rollout) if self.evaluation_due(r)])
+        if self.directory.evaluations.count > k:
+            return  # it was done before the run was stopped
+        row: dict[str, Any] = {"k": k, "rollout": at.rollout, "steps": at.rollout * c.rollout_size}
+        row |= self.evaluate(k)
+        self.directory.evaluations.append(row)
+        self._lap("evaluate")
+        self.logs.evaluation(row)
+        self.watcher.evaluation(row)
+
+    def evaluate(self, k: int) -> dict[str, Any]:
+        """Evaluation k: training levels, and unseen levels where the environment has them."""
+        target = self.method.targets[self.method.advantages]
+        protocol = EvalProtocol(self.method.advantages, target.gamma, self.config.evaluation.max_steps)
+        row: dict[str, Any] = {}
+        for split, make in splits(self.config, self.maker).items():
+            env = make(self.config.evaluation.episodes, k)
+            try:
+                with self.watchdog.watching(f"the environments of the {split} evaluation"):
+                    key = (self.config.seed, "eval", split, k)
+                    episodes = play(env, self.algorithm.actor, self.normaliser, protocol, key, self._between_eval_steps)
+            finally:
+                env.close()
+            row |= episodes.row(split)
+        return row
+
+    # -- saving
+
+    def save(self, final: bool = False) -> None:
+        """Save now. A disk that refuses is a warning; one that goes on refusing ends the run."""
+        self.algorithm.check_finite()
+        tries = SAVE_TRIES if final else 1
+        for attempt in range(tries):
+            try:
+                self._save()
+                self._save_failures = 0
+                return
+            except OSError as error:
+                self._save_failures += 1
+                self.watcher.warn(f"The checkpoint could not be written ({error}); the one before it stands.")
+                if self._save_failures >= SAVE_TRIES or (final and attempt == tries - 1):
+                    raise StorageFailed(
+                        f"{self.directory.path} could not be written to {self._save_failures} times ({error}). Make room, "
+                        f"then run: dcpg resume {self.directory.path}"
+                    ) from None
+                if final:
+                    time.sleep(1)
+            finally:
+                self._saved_at = time.monotonic()
+
+    def _save(self) -> None:
+        a, at = self.algorithm, self.algorithm.cursor
+        for rows in (self.directory.metrics, self.directory.evaluations):
+            rows.sync()
+        steps = (at.rollout + (at.line > 0)) * self.config.rollout_size
+        state = {
+            "steps": steps,
+            "normaliser": self.normaliser.state(),
+            "episodes": {
+                "returns": self.episode_returns.tolist(),
+                "lengths": self.episode_lengths.tolist(),
+                "finished": self.finished,
+            },
+            "rows": {"metrics": self.directory.metrics.count, "eval": self.directory.evaluations.count},
+        }
+        meta = {
+            "method": self.config.method,
+            "config": self.config.fingerprint(),
+            "steps": steps,
+            "phase_end": at.line == 0 and not a.B.rollouts,
+            "versions": versions(),
+        }
+        name = f"{steps:012d}-{at.line:02d}.{at.epoch:03d}.{at.minibatch:06d}-{self.directory.evaluations.count:05d}"
+        self.store.save(name, snapshot.own_files(a, self.env_state, state), snapshot.shared_files(a), meta)
+        self._lap("save")
+
+    def restore(self) -> None:
+        """The newest valid checkpoint's state; rows that come after it are dropped."""
+        found: dict[str, Any] = {}
+
+        def accept(checkpoint: Checkpoint) -> None:
+            meta = checkpoint.meta
+            if meta.get("method") != self.config.method or meta.get("config") != self.config.fingerprint():
+                raise Damaged(f"it is of another method or configuration ({meta.get('method')})")
+            state, envs = snapshot.restore(self.algorithm, checkpoint)
+            try:
+                for key, rows in (("metrics", self.directory.metrics), ("eval", self.directory.evaluations)):
+                    if rows.complete() < int(state["rows"][key]):
+                        raise Damaged(f"{rows.path.name} lacks rows that it follows")
+                self.normaliser = RewardNormaliser.restored(state["normaliser"])
+                episodes = state["episodes"]
+                self.episode_returns = np.array(episodes["returns"], np.float64)
+                self.episode_lengths = np.array(episodes["lengths"], np.int64)
+                self.finished = [(float(r), int(n), int(level)) for r, n, level in episodes["finished"]]
+                self.env.restore(envs)
+            except (KeyError, TypeError, ValueError) as error:
+                raise Damaged(f"it does not hold this run's state ({error})") from None
+            self.env_state = envs
+            found.update(state)
+
+        self.store.newest_valid(accept, self.watcher.warn)
+        if not self.env.exact_state:
+            self.watcher.warn("This environment cannot save its state: new episodes begin here, so the resume is not exact.")
+        self.directory.metrics.keep(int(found["rows"]["metrics"]))
+        self._keep_evaluations(int(found["rows"]["eval"]))
+        steps = self.algorithm.cursor.rollout * self.config.rollout_size
+        timing = [row for row in read_rows(self.directory.timing.path) if row["steps"] <= steps]
+        self.directory.timing.keep(len(timing))
+        self.logs.purge(steps)
+
+    def _keep_evaluations(self, count: int) -> None:
+        """Keep so many rows, less a final one that a longer run would not have."""
+        rows = read_rows(self.directory.evaluations.path)[:count]
+        while rows and not self.evaluation_due(int(rows[-1]["rollout"])):
+            rows.pop()
+        self.directory.evaluations.keep(len(rows))
+
+    # -- between steps
+
+    def _between_steps(self) -> None:
+        self.watchdog.alive()
+        if self.stop:
+            raise Stopped(f"Stopped by {self.stop} and saved; go on with: dcpg resume {self.directory.path}")
+        self._lap(self._phase())
+        at = self.algorithm.cursor
+        self.watcher.progress(self._phase(), at.rollout * self.config.rollout_size)
+        wait = RETRY_SECONDS if self._save_failures else 60 * self.config.checkpoints.minutes
+        if time.monotonic() - self._saved_at > wait:
+            self.save()
+
+    def _between_eval_steps(self) -> None:
+        self.watchdog.alive()
+        if self.stop:
+            raise Stopped(f"Stopped by {self.stop} and saved; go on with: dcpg resume {self.directory.path}")
+        self.watcher.progress("evaluate", self.algorithm.cursor.rollout * self.config.rollout_size)
+
+    def _phase(self) -> str:
+        line = self.algorithm.cursor.line
+        return "collect" if line == 0 else "policy" if line <= len(self.method.policy_phase) else "auxiliary"
+
+    def _lap(self, name: str) -> None:
+        now = time.monotonic()
+        self._seconds[name] += now - self._clock
+        self._clock = now
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGTERM, SIGINT and SIGUSR1 set a flag that is read between steps; a second SIGINT ends at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            if self.stop == "SIGINT" and number == signal.SIGINT:
+                os._exit(130)
+            self.stop = signal.Signals(number).name
+
+        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+        before = [signal.signal(number, ask) for number in numbers]
+        try:
+            yield
+        finally:
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)
+
+    def _write_summary(self, status: str) -> dict[str, Any]:
+        rows = read_rows(self.directory.evaluations.path)
+        last = rows[-1] if rows else {}
+        steps = self.algorithm.cursor.rollout * self.config.rollout_size
+        summary = {
+            "method": self.config.method,
+            "game": self.config.game,
+            "seed": self.config.seed,
+            "steps": steps,
+            "steps_asked": self.config.steps,
+            "status": status,
+            "train_return": last.get("train_return"),
+            "test_return": last.get("test_return"),
+            "train_returns": last.get("train_returns"),
+            "test_returns": last.get("test_returns"),
+        }
+        self.directory.write_json(self.directory.summary, summary)
+        return summary
+
+
+class Watchdog:
+    """A thread that shows the run is alive, and ends it when an environment hangs."""
+
+    def __init__(self, directory: RunDirectory, timeout: float) -> None:
+        self.lock, self.timeout = directory.lock, timeout
+        self._watched: str | None = None
+        self._last = time.monotonic()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def alive(self) -> None:
+        """Something happened."""
+        self._last = time.monotonic()
+
+    @contextlib.contextmanager
+    def watching(self, what: str) -> Iterator[None]:
+        """While this lasts, `alive` must be called within the timeout."""
+        self.alive()
+        self._watched = what
+        try:
+            yield
+        finally:
+            self._watched = None
+
+    def _watch(self) -> None:
+        ticks = 0
+        while not self._ended.wait(min(1.0, self.timeout / 4)):
+            ticks += 1
+            self.lock.beat()
+            if self._watched and time.monotonic() - self._last > self.timeout:
+                faulthandler.dump_traceback(file=sys.stderr)
+                print(
+                    f"Nothing came from {self._watched} for {self.timeout:g} seconds (env.timeout); the stacks are above. "
+                    "The last checkpoint stands: resume to try again.",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                os._exit(EnvironmentHung.exit_code)
+
+
+def versions() -> dict[str, str]:
+    """What computed the run."""
+    from importlib.metadata import version
+
+    names = ("dcpg", "torch", "numpy", "procgen-mirror", "gymnasium")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+def start(config: Config, out: Path, maker: EnvMaker | None = None, watcher: Watcher | None = None, init: Path | None = None) -> Run:
+    """A new run."""
+    directory = RunDirectory(out)
+    directory.create()
+    directory.lock.acquire()
+    try:
+        trainer = Trainer(config, directory, maker, watcher)
+        if init is not None:
+            from dcpg.load import newest_weights
+
+            snapshot.load_weights(trainer.network, newest_weights(init))
+        directory.write_json(directory.config, {"schema": SCHEMA, **config.to_json(), "versions": versions()})
+        return Run(out, trainer.run())
+    except BaseException:
+        if not directory.config.exists():  # refused before the first step: leave nothing behind
+            directory.lock.release()
+            shutil.rmtree(out, ignore_errors=True)
+        raise
+    finally:
+        directory.lock.release()
+
+
+def resume(out: Path, steps: int | None = None, maker: EnvMaker | None = None, watcher: Watcher | None = None) -> Run:
+    """Go on exactly where a run stopped; with `steps`, to another end."""
+    import dataclasses
+
+    directory = RunDirectory(out)
+    plain = directory.read_config()
+    config = from_json(plain, directory.config)
+    if steps is not None:
+        config = dataclasses.replace(config, steps=steps)
+    directory.lock.acquire()
+    try:
+        trainer = Trainer(config, directory, maker, watcher)
+        trainer.restore()
+        if trainer.algorithm.cursor.rollout > config.rollouts:
+            from dcpg.errors import BadInput
+
+            raise BadInput(
+                f"{out} has already made {trainer.algorithm.cursor.rollout * config.rollout_size} steps; ask for more than that."
+            )
+        if steps is not None:
+            directory.write_json(directory.config, {**plain, "steps": steps})
+        return Run(out, trainer.run())
+    finally:
+        directory.lock.release()
