@@ -29,10 +29,14 @@ class Batch:
     # from B
     old_log_policy: Tensor = field(default_factory=lambda: torch.empty(0))  # log pi_old(.|s), float32 [b, actions]
     next_rows: Tensor = field(default_factory=lambda: torch.empty(0))  # int64 [b], the row of frames that is s_{t+1}
-    crosses: Tensor = field(default_factory=lambda: torch.empty(0))  # float32 [b], 1 where s_{t+1} is of another episode
+    crosses: Tensor = field(
+        default_factory=lambda: torch.empty(0)
+    )  # float32 [b], 1 where s_{t+1} is of another episode
     segments: Tensor = field(default_factory=lambda: torch.empty(0))  # int64 [S], the segments of B in this batch
     # drawn
-    negative_next: Tensor = field(default_factory=lambda: torch.empty(0))  # int64 [b], the sample whose s' is wrong here
+    negative_next: Tensor = field(
+        default_factory=lambda: torch.empty(0)
+    )  # int64 [b], the sample whose s' is wrong here
     negative_actions: Tensor = field(default_factory=lambda: torch.empty(0))  # int64 [b]
 
     def __len__(self) -> int:

@@ -159,8 +159,8 @@ class CheckpointStore:
             return checkpoint
         reasons = "; ".join(bad) if bad else "there is none"
         raise NoValidCheckpoint(
-            f"No valid checkpoint in {self.root} ({reasons}). Nothing was changed; restore the directory from a copy, or "
-            "start a new run with another --out."
+            f"No valid checkpoint in {self.root} ({reasons}). Nothing was changed; restore the directory from a copy, "
+            "or start a new run with another --out."
         )
 
     def _clean(self) -> None:

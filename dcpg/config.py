@@ -61,7 +61,6 @@ class Checkpoints(Section):
     """When the run is saved, besides phase ends and signals."""
 
     minutes: float = setting(10.0, "ours", above=0)
-    keep_every: int = setting(0, "ours: steps between milestones (weights only; 0: none)", low=0)
 
 
 @dataclass(frozen=True)
@@ -85,6 +84,7 @@ class Config(Section):
     steps: int = setting(25_000_000, "paper, Section 5", low=1)
     preset: str = setting("paper", "given")
     rollout_length: int = setting(256, "paper, Table 4", low=2)
+    keep_every: int = setting(0, "ours: steps between milestones (weights only; 0: none)", low=0)
     wandb: bool = setting(False, "ours: also log to Weights & Biases (needs the extra `wandb`)")
     algorithm: Common = dataclasses.field(default_factory=Common)
     env: Env = dataclasses.field(default_factory=Env)
@@ -141,7 +141,7 @@ class Config(Section):
     def fingerprint(self) -> str:
         """A hash of all that decides the result at a given number of steps."""
         plain = self.to_json()
-        for name in ("steps", "checkpoints", "wandb", "preset"):
+        for name in ("steps", "checkpoints", "keep_every", "wandb", "preset"):
             plain.pop(name)
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 

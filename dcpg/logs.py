@@ -21,7 +21,9 @@ class Logs:
             try:
                 import wandb
             except ModuleNotFoundError:
-                raise BadInput("wandb is not installed; run: pip install 'dcpg[wandb]', or leave wandb=true out.") from None
+                raise BadInput(
+                    "wandb is not installed; run: pip install 'dcpg[wandb]', or leave wandb=true out."
+                ) from None
             self._wandb = wandb.init(
                 project="dcpg",
                 name=directory.path.name,
@@ -52,7 +54,7 @@ class Logs:
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(str(self.directory.tensorboard), purge_step=self._purge)  # type: ignore[no-untyped-call]
+            self._writer = SummaryWriter(str(self.directory.tensorboard), purge_step=self._purge)
         for name, value in numbers.items():
             self._writer.add_scalar(name, value, steps)
         if self._wandb is not None:

@@ -36,6 +36,7 @@ class Residual(nn.Module):
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
+        """[b, c, h, w] to the same shape."""
         out: Tensor = x + self.conv2(F.relu(self.conv1(F.relu(x))))
         return out
 
@@ -50,6 +51,7 @@ class Stack(nn.Module):
         self.block1 = Residual(channels)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Halves the picture."""
         out: Tensor = self.block1(self.block0(F.max_pool2d(self.conv(x), 3, stride=2, padding=1)))
         return out
 
@@ -65,9 +67,10 @@ class Impala(nn.Module):
             self.add_module(f"stack{i}", Stack(channels_in, c))
             channels_in, height, width = c, (height + 1) // 2, (width + 1) // 2
         self.fc = nn.Linear(channels_in * height * width, size)
-        self.to(memory_format=torch.channels_last)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, frames: Tensor) -> Tensor:
+        """Features of frames."""
         # The permuted view of [b, H, W, C] is channels-last memory, which the CPU's convolutions like best.
         x = scaled(frames).permute(0, 3, 1, 2)
         for i in range(self.depth):
@@ -92,6 +95,7 @@ class Flat(nn.Module):
         self.fc1 = nn.Linear(hidden, size)
 
     def forward(self, frames: Tensor) -> Tensor:
+        """Features of observations."""
         return torch.tanh(self.fc1(torch.tanh(self.fc0(scaled(frames).flatten(1)))))
 
     def initialise(self, generator: Generator) -> None:
@@ -111,7 +115,11 @@ class Discriminator(nn.Sequential):
     def __init__(self, features: int, actions: int) -> None:
         hidden = 256  # paper, Appendix D: hidden sizes [256, 256]
         super().__init__(
-            nn.Linear(2 * features + actions, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 1)
+            nn.Linear(2 * features + actions, hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, 1),
         )
         self.actions = actions
 
@@ -193,7 +201,7 @@ class Network(nn.Module):
     def encode(self, encoder: str, frames: Tensor, chunk: int) -> Tensor:
         """Features of frames, the encoder run over cache-sized chunks."""
         body = self.get_submodule(encoder)
-        parts = [body(part) for part in frames.split(chunk)]
+        parts: list[Tensor] = [body(part) for part in torch.split(frames, chunk)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 

@@ -46,7 +46,10 @@ class Rollout:
 
     def minibatch(self, rows: Tensor) -> Batch:
         """The transitions at `rows` of the flattened [T, N]."""
-        flat = lambda x: x.flatten(0, 1).index_select(0, rows)  # noqa: E731
+
+        def flat(x: Tensor) -> Tensor:
+            return x.flatten(0, 1).index_select(0, rows)
+
         steps = self.actions.shape[0]
         return Batch(
             frames=flat(self.frames),
@@ -110,7 +113,9 @@ def sample_actions(log_policy: Tensor, uniform: Tensor) -> Tensor:
 class Actor:
     """The network without gradient, on frames from the environments."""
 
-    def __init__(self, network: Network, heads: tuple[str, ...], chunk: int, device: torch.device, precision: str) -> None:
+    def __init__(
+        self, network: Network, heads: tuple[str, ...], chunk: int, device: torch.device, precision: str
+    ) -> None:
         self.network, self.heads, self.chunk, self.device = network, heads, chunk, device
         self.autocast = precision == "bf16"
 
@@ -174,7 +179,9 @@ def collect(
         values[head][T] = v
     if not np.isfinite(rewards).all():
         t, n = np.argwhere(~np.isfinite(rewards))[0]
-        raise NumericalFailure(f"The environment gave the reward {rewards[t, n]} (environment {n}, step {t} of the rollout).")
+        raise NumericalFailure(
+            f"The environment gave the reward {rewards[t, n]} (environment {n}, step {t} of the rollout)."
+        )
     return Rollout(
         frames=torch.from_numpy(frames),
         actions=actions,

@@ -127,7 +127,7 @@ class Lock:
         if holder and holder.get("host") != socket.gethostname() and self._moves(holder):
             file.close()
             raise BadInput(
-                f"{self.path.parent} is in use by process {holder.get('pid')} on {holder.get('host')}, whose heartbeat moves."
+                f"{self.path.parent} is in use by process {holder.get('pid')} on {holder.get('host')}: its heartbeat moves."
             )
         self._file = file
         self.beat()
@@ -195,7 +195,9 @@ class RunDirectory:
         if self.path.exists() and not self.path.is_dir():
             raise BadInput(f"{self.path} is a file; choose another --out.")
         if self.config.exists() or self.checkpoints.exists():
-            raise BadInput(f"{self.path} holds a run already; go on with `dcpg resume {self.path}` or choose another --out.")
+            raise BadInput(
+                f"{self.path} holds a run already; go on with `dcpg resume {self.path}` or choose another --out."
+            )
         try:
             self.checkpoints.mkdir(parents=True)
         except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -51,15 +52,13 @@ def shared_files(algorithm: Algorithm) -> dict[str, Callable[[], bytes]]:
     files: dict[str, Callable[[], bytes]] = {}
     B, at = algorithm.B, algorithm.cursor
     for number, kept in B.rollouts.items():
-        files[_frames_name(number)] = lambda kept=kept: _joined(kept.segments)
-        files[_tensors_name(number)] = lambda kept=kept: save_tensors(kept.tau.tensors())
+        files[_frames_name(number)] = partial(_joined, kept.segments)
+        files[_tensors_name(number)] = partial(_saved, kept.tau)
     if algorithm.tau is not None:
-        tau = algorithm.tau
-        files[_frames_name(at.rollout)] = lambda: _joined(algorithm.segments)
-        files[_tensors_name(at.rollout)] = lambda: save_tensors(tau.tensors())
+        files[_frames_name(at.rollout)] = partial(_joined, algorithm.segments)
+        files[_tensors_name(at.rollout)] = partial(_saved, algorithm.tau)
     if B.old_log_policy is not None:
-        old = B.old_log_policy
-        files[_old_name(at.rollout)] = lambda: save_tensors({"old_log_policy": old})
+        files[_old_name(at.rollout)] = partial(save_tensors, {"old_log_policy": B.old_log_policy})
     return files
 
 
@@ -118,7 +117,7 @@ def _compare(what: str, found: Mapping[str, Tensor], expected: Mapping[str, Tens
 
 
 def _adam_tensors(algorithm: Algorithm) -> dict[str, Tensor]:
-    names = {p: name for name, p in algorithm.network.named_parameters()}
+    names: dict[Tensor, str] = {p: name for name, p in algorithm.network.named_parameters()}
     return {
         f"{line}/{names[p]}/{key}": value.detach().cpu().contiguous()
         for line, adam in algorithm.adams.items()
@@ -152,6 +151,10 @@ def _load_rollout(
     if frames:
         opened = torch.from_numpy(np.stack([decompress(s, B.shape, B.dtype) for s in segments], axis=1))
     return Rollout.from_tensors(opened, tensors), segments
+
+
+def _saved(tau: Rollout) -> bytes:
+    return save_tensors(tau.tensors())
 
 
 def _joined(parts: list[bytes]) -> bytes:

@@ -130,7 +130,7 @@ def hold(data: Any, name: str) -> list[Check]:
             actions=torch.from_numpy(data["actions"]),
             log_probs=torch.from_numpy(data[f"{name}/log_probs"]),
             values=values,
-            final_values={head: zeros for head in method.targets},
+            final_values=dict.fromkeys(method.targets, zeros),
             raw_rewards=torch.from_numpy(data["rewards"]),
             rewards=torch.from_numpy(data["rewards"]),
             dones=torch.from_numpy(data["dones"]),
@@ -214,7 +214,9 @@ def main(arguments: list[str]) -> int:
         failed |= not all(check.holds for check in checks)
         print(name)
         for check in summary(checks):
-            print(f"  {check.quantity:28s} {check.error:9.2e}  (<= {check.tolerance:g}) {'' if check.holds else 'FAILS'}")
+            print(
+                f"  {check.quantity:28s} {check.error:9.2e}  (<= {check.tolerance:g}) {'' if check.holds else 'FAILS'}"
+            )
     return int(failed)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from dcpg.config import OWN, Config
@@ -36,10 +37,7 @@ def splits(config: Config, maker: EnvMaker | None) -> dict[str, Callable[[int, i
     """How to make the environments of evaluation k, on training levels and on unseen ones."""
     if config.game.startswith(OWN):
         names = ["train", "test"] if maker is not None and maker.test is not None else ["train"]
-        return {
-            name: lambda n, k, name=name: _own(config, maker, name, n, rand_seed(config.seed, "eval", name, k))
-            for name in names
-        }
+        return {name: partial(_own_evaluation, config, maker, name) for name in names}
 
     def train(n: int, k: int) -> VectorEnv:
         seed = rand_seed(config.seed, "eval", "train", k)
@@ -76,12 +74,16 @@ def _procgen(
     )
 
 
+def _own_evaluation(config: Config, maker: EnvMaker | None, split: str, n: int, k: int) -> VectorEnv:
+    return _own(config, maker, split, n, rand_seed(config.seed, "eval", split, k))
+
+
 def _own(config: Config, maker: EnvMaker | None, split: str, n: int, seed: int) -> VectorEnv:
     from dcpg.envs.gymnasium import GymnasiumEnv
 
     if maker is None:
         raise BadInput(
-            f"{config.game.removeprefix(OWN)} is an environment of your own; resume or evaluate it from Python with env=..."
+            f"{config.game.removeprefix(OWN)} is an environment of your own; go on from Python, with env=... ."
         )
     make = maker.train if split == "train" or maker.test is None else maker.test
     return GymnasiumEnv(make(n, seed), seed)

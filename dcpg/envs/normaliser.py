@@ -28,7 +28,7 @@ class RewardNormaliser:
         return cls(np.zeros(num_envs))
 
     def __call__(self, rewards: NDArray[Any], dones: NDArray[Any], valid: NDArray[Any]) -> NDArray[np.float32]:
-        """Normalised rewards [T, N]; each step updates the statistics first and is then divided. Dead steps count nothing."""
+        """Normalised rewards [T, N]; each step first updates the statistics, then is divided. Dead steps count nothing."""
         out = np.zeros(rewards.shape, np.float32)
         for t in range(rewards.shape[0]):
             live = valid[t]
@@ -41,7 +41,8 @@ class RewardNormaliser:
 
     def scale(self, rewards: NDArray[Any]) -> NDArray[Any]:
         """Rewards divided with the statistics as they are now (for evaluation)."""
-        return np.clip(rewards / np.sqrt(self.var + EPSILON), -CLIP, CLIP)
+        scaled: NDArray[Any] = np.clip(rewards / np.sqrt(self.var + EPSILON), -CLIP, CLIP)
+        return scaled
 
     def _merge(self, batch: NDArray[np.float64]) -> None:
         n, mean, var = batch.size, float(batch.mean()), float(batch.var())
@@ -56,4 +57,6 @@ class RewardNormaliser:
     @classmethod
     def restored(cls, state: dict[str, Any]) -> RewardNormaliser:
         """From `state()`."""
-        return cls(np.array(state["sums"], np.float64), float(state["mean"]), float(state["var"]), float(state["count"]))
+        return cls(
+            np.array(state["sums"], np.float64), float(state["mean"]), float(state["var"]), float(state["count"])
+        )

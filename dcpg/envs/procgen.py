@@ -175,12 +175,20 @@ class Procgen:
         render: bool = False,
     ) -> None:
         self.num_envs, self.game, self.mode, self.levels, self.render = num_envs, game, mode, levels, render
-        self.frame_size, self.shape = frame_size, (frame_size, frame_size, 3)
+        self.frame_size = frame_size
+        self.shape: tuple[int, ...] = (frame_size, frame_size, 3)
         self._starts: dict[int, bytes] = {}
         if levels is not None:
             start, count = 0, 1
         self._env = _make(
-            num_envs, game, mode, start=start, count=count, seed=seed, threads=threads if threads > 1 else 0, render=render
+            num_envs,
+            game,
+            mode,
+            start=start,
+            count=count,
+            seed=seed,
+            threads=threads if threads > 1 else 0,
+            render=render,
         )
         if levels is not None:
             for i in range(num_envs):
@@ -263,12 +271,12 @@ def level_start(game: str, mode: str, level: int) -> bytes:
 
 def averaged(frames: Array, factor: int) -> Array:
     """Frames [N, H, W, C] averaged over squares of `factor`, rounded, uint8."""
-    total = sum(
-        frames[:, i::factor, j::factor].astype(np.uint16) for i in range(factor) for j in range(factor)
-    )
     area = factor * factor
-    out: Array = ((total + area // 2) // area).astype(np.uint8)
-    return out
+    total: Array = np.full((len(frames), frames.shape[1] // factor, frames.shape[2] // factor, 3), area // 2, np.uint16)
+    for i in range(factor):
+        for j in range(factor):
+            total += frames[:, i::factor, j::factor]
+    return (total // area).astype(np.uint8)
 
 
 def train_seed(seed: int) -> int:

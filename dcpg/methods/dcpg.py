@@ -7,7 +7,7 @@ from functools import partial
 
 from dcpg.methods.base import B, Method, Optimise, Phasic, Target, Tau, method
 from dcpg.networks import discriminator, policy_head, value_head
-from dcpg.objectives import C_V, C_pi, H, J_f, J_pi, J_V, draw_negatives
+from dcpg.objectives import C_V, J_V, C_pi, H, J_f, J_pi, draw_negatives
 from dcpg.settings import setting
 
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from dcpg.methods.base import B, Method, Optimise, Phasic, Target, Tau, method
 from dcpg.networks import policy_head, value_head
-from dcpg.objectives import C_pi, H, J_aux, J_pi, J_V
+from dcpg.objectives import J_V, C_pi, H, J_aux, J_pi
 
 
 @method("ppg", Phasic)

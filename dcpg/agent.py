@@ -115,7 +115,7 @@ def _milestone(run: RunDirectory, at: int) -> Moment:
         if newest.steps == at:
             return newest
         have = ", ".join(map(str, [*found, newest.steps]))
-        raise BadInput(f"{run.path} has no weights at {at} steps; it has them at {have} (see --set checkpoints.keep_every).")
+        raise BadInput(f"{run.path} has no weights at {at} steps; it has them at {have} (see --set keep_every).")
     try:
         state = json.loads((run.milestones / f"{at:012d}.json").read_bytes())
         normaliser = RewardNormaliser.restored(state["normaliser"])

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
+import dataclasses
 import os
 import platform
 import shutil
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,62 +27,19 @@ from dcpg.config import SCHEMA, Config, from_json
 from dcpg.envs.base import VectorEnv
 from dcpg.envs.make import EnvMaker, make_train, splits
 from dcpg.envs.normaliser import RewardNormaliser
-from dcpg.errors import DcpgError, EnvironmentHung, StorageFailed, Stopped
-from dcpg.evaluate import play
-from dcpg.evaluate import Protocol as EvalProtocol
+from dcpg.errors import BadInput, DcpgError, Stopped, StorageFailed
+from dcpg.evaluation import Protocol as EvalProtocol
+from dcpg.evaluation import play
 from dcpg.logs import Logs
 from dcpg.networks import Network
 from dcpg.rollout import Rollout, collect, with_targets
 from dcpg.rundir import RunDirectory, read_rows, write_atomic
 from dcpg.seeding import generator
+from dcpg.watchdog import Watchdog
+from dcpg.watcher import Silent, Watcher
 
 SAVE_TRIES = 5  # failed saves in a row before the run gives up
 RETRY_SECONDS = 30.0
-
-
-class Watcher(Protocol):
-    """Whoever looks on: a live display, plain lines, or nobody."""
-
-    def start(self, config: Config, directory: Path, rollouts_done: int) -> None:
-        """The run begins or goes on."""
-
-    def progress(self, phase: str, steps: float) -> None:
-        """A little further."""
-
-    def row(self, row: dict[str, Any], steps_per_s: float) -> None:
-        """A rollout is done."""
-
-    def evaluation(self, row: dict[str, Any]) -> None:
-        """An evaluation is done."""
-
-    def warn(self, message: str) -> None:
-        """Something that a person should know."""
-
-    def close(self) -> None:
-        """The run stops."""
-
-
-class Silent:
-    """Nobody looks on; warnings go to standard error."""
-
-    def start(self, config: Config, directory: Path, rollouts_done: int) -> None:
-        """Nothing."""
-
-    def progress(self, phase: str, steps: float) -> None:
-        """Nothing."""
-
-    def row(self, row: dict[str, Any], steps_per_s: float) -> None:
-        """Nothing."""
-
-    def evaluation(self, row: dict[str, Any]) -> None:
-        """Nothing."""
-
-    def warn(self, message: str) -> None:
-        """One line."""
-        print(message, file=sys.stderr)
-
-    def close(self) -> None:
-        """Nothing."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +172,7 @@ class Trainer:
         self._seconds = dict.fromkeys(self._seconds, 0.0)
         self.logs.row(row, speed)
         self.watcher.row(row, speed)
-        if c.checkpoints.keep_every and steps // c.checkpoints.keep_every > (steps - c.rollout_size) // c.checkpoints.keep_every:
+        if c.keep_every and steps // c.keep_every > (steps - c.rollout_size) // c.keep_every:
             self._milestone(steps)
         if self.method.auxiliary_phase and at.rollout % self.method.N_pi == 0:
             self.save()
@@ -225,7 +181,11 @@ class Trainer:
         try:
             self.directory.milestones.mkdir(exist_ok=True)
             write_atomic(self.directory.milestones / f"{steps:012d}.safetensors", snapshot.weights_file(self.network))
-            state = {"steps": steps, "normaliser": self.normaliser.state(), "evaluations": self.directory.evaluations.count}
+            state = {
+                "steps": steps,
+                "normaliser": self.normaliser.state(),
+                "evaluations": self.directory.evaluations.count,
+            }
             self.directory.write_json(self.directory.milestones / f"{steps:012d}.json", state)
         except (OSError, StorageFailed) as error:
             self.watcher.warn(f"The milestone at {steps} steps was not written ({error}).")
@@ -282,8 +242,8 @@ class Trainer:
                 self.watcher.warn(f"The checkpoint could not be written ({error}); the one before it stands.")
                 if self._save_failures >= SAVE_TRIES or (final and attempt == tries - 1):
                     raise StorageFailed(
-                        f"{self.directory.path} could not be written to {self._save_failures} times ({error}). Make room, "
-                        f"then run: dcpg resume {self.directory.path}"
+                        f"{self.directory.path} could not be written to {self._save_failures} times ({error}). Make "
+                        f"room, then run: dcpg resume {self.directory.path}"
                     ) from None
                 if final:
                     time.sleep(1)
@@ -335,6 +295,8 @@ class Trainer:
                 self.episode_lengths = np.array(episodes["lengths"], np.int64)
                 self.finished = [(float(r), int(n), int(level)) for r, n, level in episodes["finished"]]
                 self.env.restore(envs)
+                if not self.env.exact_state:  # new episodes begin
+                    self.normaliser.sums[:] = self.episode_returns[:] = self.episode_lengths[:] = 0
             except (KeyError, TypeError, ValueError) as error:
                 raise Damaged(f"it does not hold this run's state ({error})") from None
             self.env_state = envs
@@ -342,7 +304,9 @@ class Trainer:
 
         self.store.newest_valid(accept, self.watcher.warn)
         if not self.env.exact_state:
-            self.watcher.warn("This environment cannot save its state: new episodes begin here, so the resume is not exact.")
+            self.watcher.warn(
+                "This environment cannot save its state: new episodes begin here, so the resume is not exact."
+            )
         self.directory.metrics.keep(int(found["rows"]["metrics"]))
         self._keep_evaluations(int(found["rows"]["eval"]))
         steps = self.algorithm.cursor.rollout * self.config.rollout_size
@@ -425,53 +389,6 @@ class Trainer:
         return summary
 
 
-class Watchdog:
-    """A thread that shows the run is alive, and ends it when an environment hangs."""
-
-    def __init__(self, directory: RunDirectory, timeout: float) -> None:
-        self.lock, self.timeout = directory.lock, timeout
-        self._watched: str | None = None
-        self._last = time.monotonic()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *exception: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def alive(self) -> None:
-        """Something happened."""
-        self._last = time.monotonic()
-
-    @contextlib.contextmanager
-    def watching(self, what: str) -> Iterator[None]:
-        """While this lasts, `alive` must be called within the timeout."""
-        self.alive()
-        self._watched = what
-        try:
-            yield
-        finally:
-            self._watched = None
-
-    def _watch(self) -> None:
-        ticks = 0
-        while not self._ended.wait(min(1.0, self.timeout / 4)):
-            ticks += 1
-            self.lock.beat()
-            if self._watched and time.monotonic() - self._last > self.timeout:
-                faulthandler.dump_traceback(file=sys.stderr)
-                print(
-                    f"Nothing came from {self._watched} for {self.timeout:g} seconds (env.timeout); the stacks are above. "
-                    "The last checkpoint stands: resume to try again.",
-                    file=sys.stderr,
-                    flush=True,
-                )
-                os._exit(EnvironmentHung.exit_code)
-
-
 def versions() -> dict[str, str]:
     """What computed the run."""
     from importlib.metadata import version
@@ -480,7 +397,9 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: version(name) for name in names}}
 
 
-def start(config: Config, out: Path, maker: EnvMaker | None = None, watcher: Watcher | None = None, init: Path | None = None) -> Run:
+def start(
+    config: Config, out: Path, maker: EnvMaker | None = None, watcher: Watcher | None = None, init: Path | None = None
+) -> Run:
     """A new run."""
     directory = RunDirectory(out)
     directory.create()
@@ -488,7 +407,7 @@ def start(config: Config, out: Path, maker: EnvMaker | None = None, watcher: Wat
     try:
         trainer = Trainer(config, directory, maker, watcher)
         if init is not None:
-            from dcpg.load import newest_weights
+            from dcpg.agent import newest_weights
 
             snapshot.load_weights(trainer.network, newest_weights(init))
         directory.write_json(directory.config, {"schema": SCHEMA, **config.to_json(), "versions": versions()})
@@ -504,8 +423,6 @@ def start(config: Config, out: Path, maker: EnvMaker | None = None, watcher: Wat
 
 def resume(out: Path, steps: int | None = None, maker: EnvMaker | None = None, watcher: Watcher | None = None) -> Run:
     """Go on exactly where a run stopped; with `steps`, to another end."""
-    import dataclasses
-
     directory = RunDirectory(out)
     plain = directory.read_config()
     config = from_json(plain, directory.config)
@@ -516,10 +433,8 @@ def resume(out: Path, steps: int | None = None, maker: EnvMaker | None = None, w
         trainer = Trainer(config, directory, maker, watcher)
         trainer.restore()
         if trainer.algorithm.cursor.rollout > config.rollouts:
-            from dcpg.errors import BadInput
-
             raise BadInput(
-                f"{out} has already made {trainer.algorithm.cursor.rollout * config.rollout_size} steps; ask for more than that."
+                f"{out} has made {trainer.algorithm.cursor.rollout * config.rollout_size} steps already; ask for more."
             )
         if steps is not None:
             directory.write_json(directory.config, {**plain, "steps": steps})

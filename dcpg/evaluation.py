@@ -74,8 +74,7 @@ def play(
     for t in range(protocol.max_steps):
         between_steps()
         if t % TABLE == 0:
-            seed, name, *place = key
-            g = generator(seed, name, *place, t // TABLE)
+            g = generator(*key, t // TABLE)
             noise = torch.rand(TABLE, n, generator=g, dtype=torch.float64)
         if t > 0:
             log_policy = actor.log_policy(frames[alive])

@@ -1,0 +1,47 @@
+# With nothing but Python 3.11 or 3.12, git and make:
+#   make train        set everything up, train DCPG for a few minutes, evaluate, make a video and a picture
+#   make test         set everything up, run linters, types and tests (under 10 minutes)
+#   make test-faults  the longer kill and fault tests (under 25 minutes)
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+OUT ?= runs/demo
+GAME ?= coinrun
+SEED ?= 0
+
+.PHONY: setup train test test-faults lint format clean
+
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] < (3, 13) else "dcpg needs Python 3.11 or 3.12; set PYTHON=/path/to/python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+train: setup
+	@if [ -f $(OUT)/config.json ]; then $(BIN)/dcpg resume $(OUT); \
+	else $(BIN)/dcpg train dcpg --game $(GAME) --preset laptop --seed $(SEED) --out $(OUT); fi
+	@$(BIN)/dcpg eval $(OUT) --levels train
+	@$(BIN)/dcpg eval $(OUT) --levels test
+	@$(BIN)/dcpg record $(OUT) --levels test
+	@echo "Curves: $(OUT)/curves.png   Video: $(OUT)/replay.mp4   TensorBoard: $(BIN)/tensorboard --logdir $(OUT)/tb"
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: lint
+	$(BIN)/python -m pytest
+
+test-faults: setup
+	$(BIN)/python -m pytest -m faults
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

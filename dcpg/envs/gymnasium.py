@@ -1,0 +1,153 @@
+"""Any Gymnasium vector environment with discrete actions and image or flat observations.
+
+All three autoreset modes end up as the same `Step`:
+
+- SAME_STEP: the observation that comes with the end is already the next episode's first one.
+- DISABLED: we reset the environments that ended, at once; the same as SAME_STEP from then on.
+- NEXT_STEP: the step after an end ignores its action and only resets. It is a dead step: `valid` is False.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from dcpg.envs.base import Array, Step
+from dcpg.errors import BadInput
+from dcpg.seeding import rand_seed
+
+
+class GymnasiumEnv:
+    """An adapter. An environment with `get_state() -> list[bytes]` and `set_state(list[bytes])` resumes exactly."""
+
+    def __init__(self, env: gymnasium.vector.VectorEnv[Any, Any, Any], seed: int) -> None:
+        _check_spaces(env)
+        self.env: Any = env
+        self.seed, self.num_envs = seed, env.num_envs
+        space, actions = env.single_observation_space, env.single_action_space
+        assert isinstance(space, gymnasium.spaces.Box)
+        assert isinstance(actions, gymnasium.spaces.Discrete)
+        self.num_actions, self._first_action = int(actions.n), int(actions.start)
+        self.dtype: np.dtype[Any] = np.dtype(space.dtype)
+        self._layout = image_layout(space.shape)
+        self.shape = _arranged(np.empty((1, *space.shape), np.uint8), self._layout).shape[1:]
+        mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+        self.mode = AutoresetMode(mode) if isinstance(mode, str) else mode
+        self.exact_state = hasattr(env, "get_state") and hasattr(env, "set_state")
+        self._steps = 0
+        self._reset(seed)
+
+    def _reset(self, seed: int) -> None:
+        observations, info = self.env.reset(seed=seed)
+        self._now = _arranged(observations, self._layout)
+        self._levels = np.full(self.num_envs, -1, np.int64)
+        self.has_levels = "level_seed" in info
+        self._note_levels(info)
+        self._resetting = np.zeros(self.num_envs, bool)  # NEXT_STEP: the coming step only resets these
+
+    def observe(self) -> tuple[Array, Array]:
+        """The observations to act on now and their levels."""
+        return self._now.copy(), self._levels.copy()
+
+    def step(self, actions: Array) -> Step:
+        """One step, whatever the autoreset mode."""
+        self._steps += 1
+        observations, rewards, terminated, truncated, info = self.env.step(actions + self._first_action)
+        dead = self._resetting
+        dones = (np.asarray(terminated) | np.asarray(truncated)) & ~dead
+        cut = np.asarray(truncated) & ~np.asarray(terminated) & ~dead
+        arrived = _arranged(observations, self._layout)
+        final = arrived if cut.any() else None
+        if self.mode is AutoresetMode.SAME_STEP and cut.any():
+            final = arrived.copy()
+            for n in np.flatnonzero(cut):
+                final[n] = _arranged(np.asarray(info["final_obs"][n])[None], self._layout)[0]
+        self._note_levels(info)
+        if self.mode is AutoresetMode.DISABLED and dones.any():
+            final = arrived.copy() if cut.any() else None
+            observations, info = self.env.reset(options={"reset_mask": dones})
+            arrived = _arranged(observations, self._layout)
+            self._note_levels(info)
+        next_step = self.mode is AutoresetMode.NEXT_STEP
+        self._resetting = dones if next_step else np.zeros_like(dones)
+        self._now = arrived
+        return Step(
+            frames=arrived.copy(),
+            rewards=np.where(dead, 0.0, rewards).astype(np.float32),
+            dones=dones,
+            valid=~dead,
+            crosses=dead if next_step else dones,  # in NEXT_STEP the last observation itself is still seen
+            levels=self._levels.copy(),
+            truncated=cut,
+            final_frames=final,
+        )
+
+    def _note_levels(self, info: dict[str, Any]) -> None:
+        if "level_seed" in info:
+            new = np.asarray(info["level_seed"])
+            told = np.asarray(info.get("_level_seed", np.ones(self.num_envs, bool)))
+            self._levels[told] = new[told].astype(np.int64)
+
+    def state(self) -> list[bytes]:
+        """What the adapter knows, and the environments' own state if they can give it."""
+        own = {"steps": self._steps, "levels": self._levels.tolist(), "resetting": self._resetting.tolist()}
+        observations = io.BytesIO()
+        np.save(observations, self._now, allow_pickle=False)
+        inner = [bytes(b) for b in self.env.get_state()] if self.exact_state else []
+        return [json.dumps(own).encode(), observations.getvalue(), *inner]
+
+    def restore(self, state: list[bytes]) -> None:
+        """Go on from `state()`: exactly if the environments can, else with new episodes under a new seed."""
+        own = json.loads(state[0])
+        self._steps = int(own["steps"])
+        if not self.exact_state:
+            self._reset(rand_seed(self.seed, "resume", self._steps))
+            return
+        now = np.load(io.BytesIO(state[1]), allow_pickle=False)
+        if now.shape != self._now.shape:
+            raise ValueError(f"the saved observations have shape {now.shape}, the environment's {self._now.shape}")
+        self.env.set_state(state[2:])
+        self._now, self._levels = now, np.array(own["levels"], np.int64)
+        self._resetting = np.array(own["resetting"], bool)
+
+    def close(self) -> None:
+        """Free what is held."""
+        self.env.close()
+
+
+def _check_spaces(env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
+    if not isinstance(env, gymnasium.vector.VectorEnv):
+        raise BadInput(f"env(num_envs, seed) must return a Gymnasium vector environment; got {type(env).__name__}.")
+    if not isinstance(env.single_action_space, gymnasium.spaces.Discrete):
+        raise BadInput(f"Actions must be Discrete; this environment has {env.single_action_space}.")
+    if not isinstance(env.single_observation_space, gymnasium.spaces.Box):
+        raise BadInput(
+            f"Observations must be a Box (an image or numbers); this environment has {env.single_observation_space}; "
+            "flatten it with gymnasium.wrappers.vector.FlattenObservation."
+        )
+
+
+def image_layout(shape: tuple[int, ...]) -> str:
+    """HW, HWC or CHW for an image, `flat` otherwise; channels are the smaller of the first and the last axis."""
+    if len(shape) == 2 and min(shape) >= 16:
+        return "HW"
+    if len(shape) == 3 and min(shape[:2]) >= 16 and shape[2] <= shape[0]:
+        return "HWC"
+    if len(shape) == 3 and min(shape[1:]) >= 16:
+        return "CHW"
+    return "flat"
+
+
+def _arranged(observations: Array, layout: str) -> Array:
+    """A batch of observations as [N, H, W, C], or as it is."""
+    observations = np.asarray(observations)
+    if layout == "HW":
+        return observations[..., None]
+    if layout == "CHW":
+        return np.ascontiguousarray(np.moveaxis(observations, 1, 3))
+    return observations

@@ -1,0 +1,101 @@
+"""Algorithm 1, filled in for a method."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from dcpg.config import Config
+from dcpg.methods import METHODS, Method, Optimise
+from dcpg.methods.base import Tau
+
+
+def explain(config: Config) -> str:
+    """The method's pseudocode with its numbers, and each term's equation, weight and source."""
+    m, h = config.declared(), config.algorithm
+    size = f"{config.env.num_envs} x {config.rollout_length} steps"
+    lines = [f"{config.method}: {METHODS[config.method].summary}", ""]
+    for encoder, heads in m.networks.items():
+        lines.append(f"Require: encoder {encoder} with {', '.join(heads)}")
+    lines += ["", "    for phase = 1, 2, ...", " 2    B <- empty", f" 3    for iter = 1 .. {m.N_pi}"]
+    targets = "; ".join(f"R from {head} with gamma {t.gamma:g}, lambda {t.lam:g}" for head, t in m.targets.items())
+    lines.append(f" 4      tau <- {size} with pi; {targets}; advantages from {m.advantages}")
+    for line in m.policy_phase:
+        lines += [f" 5      for epoch = 1 .. {line.epochs}", f" 6        {_minimise(line)}"]
+    if m.auxiliary_phase:
+        lines += [f" 8      add ({', '.join(m.keep)}) to B", "      remember pi_old(.|s) for every s in B, once"]
+        for line in m.auxiliary_phase:
+            lines += [f"10    for epoch = 1 .. {line.epochs}", f"11      {_minimise(line)}"]
+    lines += [
+        "",
+        f"Each line has an Adam of its own: learning rate {h.learning_rate:g}, epsilon {h.adam_eps:g}, gradients "
+        f"clipped to {h.max_grad_norm:g}.",
+        "",
+        "Terms",
+    ]
+    for name, term in _terms(m).items():
+        doc = docstring(term)
+        given = ", ".join(f"{k} = {v}" for k, v in _given(term).items())
+        lines += [f"  {name:6s} {doc['summary']}", f"         {doc['equation']}" + (f"   ({given})" if given else "")]
+        lines += [f"         source: {doc['source']}"]
+    return "\n".join(lines)
+
+
+def _minimise(line: Optimise) -> str:
+    parts: list[str] = []
+    for name, (weight, _) in line.terms.items():
+        sign = "- " if weight < 0 else "+ " if parts else ""
+        parts.append(f"{sign}{'' if abs(weight) == 1 else f'{abs(weight):g} '}{name}")
+    where = line.data
+    data = (
+        f"tau in {where.minibatches} minibatches"
+        if isinstance(where, Tau)
+        else f"B, {where.segments} segments a minibatch"
+    )
+    return f"minimise {' '.join(parts)} with {data}   [Adam: {line.name}]"
+
+
+def _terms(method: Method) -> dict[str, Any]:
+    return {name: term for line in method.lines for name, (_, term) in line.terms.items()}
+
+
+def _given(term: Callable[..., Any]) -> dict[str, Any]:
+    return dict(term.keywords) if isinstance(term, partial) else {}
+
+
+def docstring(term: Callable[..., Any]) -> dict[str, str]:
+    """A term's summary, equation and source, from its docstring."""
+    function = term.func if isinstance(term, partial) else term
+    text = inspect.getdoc(function) or ""
+    found = {"summary": text.split("\n")[0], "equation": "", "source": ""}
+    for line in text.split("\n"):
+        for key in ("equation", "source"):
+            if line.lower().startswith(f"{key}:"):
+                found[key] = line.split(":", 1)[1].strip()
+    return found
+
+
+def table() -> list[dict[str, Any]]:
+    """The methods and what they are made of."""
+    rows = []
+    for name, spec in METHODS.items():
+        m = spec.declare(spec.settings())
+        rows.append(
+            {
+                "name": name,
+                "summary": spec.summary,
+                "networks": {encoder: list(heads) for encoder, heads in m.networks.items()},
+                "targets": {head: {"gamma": t.gamma, "lambda": t.lam} for head, t in m.targets.items()},
+                "policy_phase": [_line(line) for line in m.policy_phase],
+                "keep": list(m.keep),
+                "auxiliary_phase": [_line(line) for line in m.auxiliary_phase],
+                "N_pi": m.N_pi,
+            }
+        )
+    return rows
+
+
+def _line(line: Optimise) -> dict[str, Any]:
+    return {"name": line.name, "epochs": line.epochs, "terms": {n: w for n, (w, _) in line.terms.items()}}

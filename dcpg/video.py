@@ -1,0 +1,96 @@
+"""Videos of an agent at play, as people see the game."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dcpg.agent import Agent
+from dcpg.envs.procgen import EachOnce, Procgen
+from dcpg.errors import BadInput
+from dcpg.rollout import sample_actions
+from dcpg.seeding import generator
+
+FPS = 15  # Procgen's own
+MAX_FRAMES = 1000
+
+
+def play(agent: Agent, levels: list[int]) -> tuple[list[NDArray[Any]], list[float]]:
+    """One episode on each level, side by side: the frames of a tiled picture, and the returns."""
+    c = agent.config
+    env = Procgen(
+        len(levels),
+        c.game,
+        seed=0,
+        mode=c.env.mode,
+        levels=EachOnce(levels),
+        frame_size=c.env.frame_size,
+        render=True,
+    )
+    noise = torch.rand(MAX_FRAMES, len(levels), generator=generator(c.seed, "video", *levels), dtype=torch.float64)
+    returns, alive = np.zeros(len(levels)), np.ones(len(levels), bool)
+    shown = env.high_resolution()
+    frames = [tiled(shown)]
+    observation, _ = env.observe()
+    for t in range(MAX_FRAMES):
+        actions = sample_actions(agent.actor.log_policy(observation), noise[t])
+        step = env.step(actions.numpy())
+        returns[alive] += step.rewards[alive]
+        ended = alive & step.dones
+        alive &= ~step.dones
+        shown[alive] = env.high_resolution()[alive]
+        shown[ended] = shown[ended] // 3  # a finished tile goes dark
+        frames.append(tiled(shown))
+        observation = step.frames
+        if not alive.any():
+            break
+    env.close()
+    return frames, returns.tolist()
+
+
+def tiled(frames: NDArray[Any]) -> NDArray[Any]:
+    """[N, H, W, 3] as one picture, in a grid as square as can be."""
+    n, h, w, _ = frames.shape
+    columns = math.ceil(math.sqrt(n))
+    rows = math.ceil(n / columns)
+    picture = np.zeros((rows * h, columns * w, 3), np.uint8)
+    for i, frame in enumerate(frames):
+        r, k = divmod(i, columns)
+        picture[r * h : (r + 1) * h, k * w : (k + 1) * w] = frame
+    return picture
+
+
+def write(frames: list[NDArray[Any]], out: Path) -> None:
+    """An mp4 (H.264) or a gif, by the file's ending."""
+    if out.suffix == ".mp4":
+        _mp4(frames, out)
+    elif out.suffix == ".gif":
+        _gif(frames, out)
+    else:
+        raise BadInput(f"A video ends in .mp4 or .gif; got {out.name!r}.")
+
+
+def _mp4(frames: list[NDArray[Any]], out: Path) -> None:
+    import av
+
+    with av.open(str(out), "w") as container:
+        stream = container.add_stream("libx264", rate=Fraction(FPS), options={"crf": "23"})
+        stream.height, stream.width, stream.pix_fmt = frames[0].shape[0], frames[0].shape[1], "yuv420p"
+        for frame in frames:
+            for packet in stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")):
+                container.mux(packet)
+        for packet in stream.encode():
+            container.mux(packet)
+
+
+def _gif(frames: list[NDArray[Any]], out: Path) -> None:
+    from PIL import Image
+
+    pictures = [Image.fromarray(frame[::2, ::2]) for frame in frames]
+    pictures[0].save(out, save_all=True, append_images=pictures[1:], duration=1000 // FPS, loop=0)

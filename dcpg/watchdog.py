@@ -1,0 +1,61 @@
+"""A thread that shows that a run is alive, and ends it when an environment hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+from dcpg.errors import EnvironmentHung
+from dcpg.rundir import RunDirectory
+
+
+class Watchdog:
+    """A thread that shows the run is alive, and ends it when an environment hangs."""
+
+    def __init__(self, directory: RunDirectory, timeout: float) -> None:
+        self.lock, self.timeout = directory.lock, timeout
+        self._watched: str | None = None
+        self._last = time.monotonic()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def alive(self) -> None:
+        """Something happened."""
+        self._last = time.monotonic()
+
+    @contextlib.contextmanager
+    def watching(self, what: str) -> Iterator[None]:
+        """While this lasts, `alive` must be called within the timeout."""
+        self.alive()
+        self._watched = what
+        try:
+            yield
+        finally:
+            self._watched = None
+
+    def _watch(self) -> None:
+        ticks = 0
+        while not self._ended.wait(min(1.0, self.timeout / 4)):
+            ticks += 1
+            self.lock.beat()
+            if self._watched and time.monotonic() - self._last > self.timeout:
+                faulthandler.dump_traceback(file=sys.stderr)
+                print(
+                    f"Nothing came from {self._watched} for {self.timeout:g} seconds (env.timeout); the stacks are above."
+                    " The last checkpoint stands: resume to try again.",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                os._exit(EnvironmentHung.exit_code)
