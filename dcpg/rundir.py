@@ -127,7 +127,7 @@ class Lock:
         if holder and holder.get("host") != socket.gethostname() and self._moves(holder):
             file.close()
             raise BadInput(
-                f"{self.path.parent} is in use by process {holder.get('pid')} on {holder.get('host')}: its heartbeat moves."
+                f"{self.path.parent} is in use by process {holder.get('pid')} on {holder.get('host')}, which is alive."
             )
         self._file = file
         self.beat()

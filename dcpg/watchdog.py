@@ -53,7 +53,7 @@ class Watchdog:
             if self._watched and time.monotonic() - self._last > self.timeout:
                 faulthandler.dump_traceback(file=sys.stderr)
                 print(
-                    f"Nothing came from {self._watched} for {self.timeout:g} seconds (env.timeout); the stacks are above."
+                    f"Nothing came from {self._watched} for {self.timeout:g} seconds (env.timeout); stacks above."
                     " The last checkpoint stands: resume to try again.",
                     file=sys.stderr,
                     flush=True,

@@ -28,7 +28,7 @@ class RewardNormaliser:
         return cls(np.zeros(num_envs))
 
     def __call__(self, rewards: NDArray[Any], dones: NDArray[Any], valid: NDArray[Any]) -> NDArray[np.float32]:
-        """Normalised rewards [T, N]; each step first updates the statistics, then is divided. Dead steps count nothing."""
+        """Normalised rewards [T, N]; a step updates the statistics before it is divided. Dead steps count nothing."""
         out = np.zeros(rewards.shape, np.float32)
         for t in range(rewards.shape[0]):
             live = valid[t]
