@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dcpg import snapshot
 from dcpg.checkpoint import Checkpoint, CheckpointStore, Damaged
-from dcpg.config import Config, from_json
+from dcpg.config import Config, device_of, from_json
 from dcpg.envs.make import EnvMaker, make_train
 from dcpg.envs.normaliser import RewardNormaliser
 from dcpg.errors import BadInput, NoValidCheckpoint
@@ -41,7 +41,10 @@ class Agent:
         self.method, self.shape, self.num_actions = config.declared(), shape, num_actions
         network = Network(self.method.networks, shape, num_actions, config.network.channels, config.network.features)
         snapshot.load_weights(network, moment.weights)
-        device = torch.device(config.machine.device)
+        try:
+            device = device_of(config)
+        except BadInput:  # trained on an accelerator that is not here
+            device = torch.device("cpu")
         self.network = network.to(device)
         self.actor = Actor(
             self.network, tuple(self.method.targets), config.machine.chunk, device, config.machine.precision

@@ -32,10 +32,9 @@ def compress(frames: Tensor) -> list[bytes]:
 def decompress(segment: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     """A segment's frames [T+1, ...]; the size must be what the shape says."""
     size = int(np.prod(shape)) * dtype.itemsize
-    data = zstandard.ZstdDecompressor().decompress(segment, max_output_size=size)
-    if len(data) != size:
-        raise ValueError(f"a segment holds {len(data)} bytes instead of {size}")
-    return np.frombuffer(data, dtype).reshape(shape)
+    if zstandard.frame_content_size(segment) != size:
+        raise ValueError(f"a segment does not hold {size} bytes")
+    return np.frombuffer(zstandard.ZstdDecompressor().decompress(segment), dtype).reshape(shape)
 
 
 @dataclass(frozen=True)

@@ -206,11 +206,11 @@ def record(
     from dcpg.api import recorded_levels
 
     target = out if out is not None else directory / "replay.mp4"
+    agent = load(directory, at)
     if target.suffix not in (".mp4", ".gif"):
         raise BadInput(f"A video ends in .mp4 or .gif; got {target.name!r}.")
     if not target.parent.is_dir():
         raise BadInput(f"There is no folder {target.parent} to write {target.name} into.")
-    agent = load(directory, at)
     chosen = recorded_levels(agent, levels)
     frames, returns = video.play(agent, chosen)
     video.write(frames, target)

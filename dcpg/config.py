@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from dcpg.envs.procgen import MODES, check_game
 from dcpg.errors import BadInput, unknown
 from dcpg.methods import METHODS, Common, Method
@@ -243,6 +245,20 @@ def from_json(plain: Mapping[str, Any], where: Path | str = "config.json") -> Co
         raise BadInput(f"{where}: {error}") from None
     except (KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"{where} is not a run's configuration ({type(error).__name__}: {error}).") from None
+
+
+def device_of(config: Config) -> torch.device:
+    """The device that a run asks for, if this machine has it."""
+    name = config.machine.device
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise BadInput(f"machine.device must be cpu, cuda or cuda:N; got {name!r}.") from None
+    if device.type not in ("cpu", "cuda"):
+        raise BadInput(f"machine.device must be cpu, cuda or cuda:N; got {name!r}.")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise BadInput(f"machine.device is {name!r}, but torch sees {torch.cuda.device_count()} cuda devices; use cpu.")
+    return device
 
 
 def available_cores() -> int:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from dcpg.batch import Batch
-from dcpg.config import Config
+from dcpg.config import Config, device_of
 from dcpg.methods.base import Optimise, Tau
 from dcpg.networks import Network, Outputs, is_image
 from dcpg.rollout import Actor
@@ -52,7 +52,7 @@ def estimate(config: Config, shape: tuple[int, ...], actions: int, dtype: np.dty
     method = config.declared()
     torch.set_num_threads(config.machine.threads)
     network = Network(method.networks, shape, actions, config.network.channels, config.network.features)
-    device = torch.device(config.machine.device)
+    device = device_of(config)
     network.initialise(generator(0, "probe")).to(device)
     frames = np.zeros((config.env.num_envs, *shape), dtype)
     actor = Actor(network, tuple(method.targets), config.machine.chunk, device, config.machine.precision)
@@ -89,7 +89,7 @@ def _line_cost(
     )
     if line.draw is not None:
         batch = line.draw(batch, generator(0, "probe"), actions)
-    batch = batch.to(torch.device(config.machine.device))
+    batch = batch.to(device_of(config))
 
     def once() -> None:
         out = Outputs(network, batch, config.machine.chunk)

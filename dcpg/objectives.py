@@ -6,6 +6,8 @@ averages and weighs. All are written to be minimised.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,7 +20,7 @@ def J_pi(out: Outputs, batch: Batch, clip: float) -> Tensor:
     """The clipped surrogate policy objective, negated.
 
     Equation: -min(r A, clip(r, 1-eps, 1+eps) A), r = pi(a|s) / pi_old(a|s)
-    Source: paper, Section 2.1; Schulman et al. 2017
+    Source: paper, Section 2.2; Schulman et al. 2017
     """
     log_prob = out.log_policy.gather(1, batch.actions[:, None]).squeeze(1)
     ratio = torch.exp(log_prob - batch.log_probs)
@@ -38,7 +40,7 @@ def J_V(out: Outputs, batch: Batch, head: str = "value") -> Tensor:
     """The value objective.
 
     Equation: 1/2 (V(s) - R)^2
-    Source: paper, Section 2.1
+    Source: paper, Section 2.2
     """
     return 0.5 * (out.value(head) - batch.returns[head]).square()
 
@@ -58,7 +60,7 @@ def J_aux(out: Outputs, batch: Batch) -> Tensor:
     """PPG's auxiliary value objective: the value targets distilled into the policy's encoder.
 
     Equation: 1/2 (V_theta(s) - R)^2
-    Source: paper, Section 2.2; Cobbe et al. 2021
+    Source: paper, Section 2.3; Cobbe et al. 2021
     """
     return 0.5 * (out.value("aux_value") - batch.returns["value"]).square()
 
@@ -67,7 +69,7 @@ def C_pi(out: Outputs, batch: Batch) -> Tensor:
     """The policy regulariser: keeps the policy still in the auxiliary phase.
 
     Equation: KL(pi_old(.|s) || pi(.|s))
-    Source: paper, Section 2.2
+    Source: paper, Section 2.3
     """
     return (batch.old_log_policy.exp() * (batch.old_log_policy - out.log_policy)).sum(1)
 
@@ -108,8 +110,6 @@ def draw_negatives(batch: Batch, generator: torch.Generator, actions: int) -> Ba
     A wrong next state is that of any other sample, uniformly. A wrong action follows the minibatch's histogram of
     actions without the true one; if no other action occurs, it is uniform over the others.
     """
-    from dataclasses import replace
-
     b, device = len(batch), batch.actions.device
     offset = torch.randint(1, b, (b,), generator=generator) if b > 1 else torch.zeros(1, dtype=torch.int64)
     negative_next = (torch.arange(b) + offset) % b

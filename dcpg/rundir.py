@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import socket
 import time
 from pathlib import Path
@@ -113,7 +114,10 @@ class Lock:
 
     def acquire(self) -> None:
         """Take the lock or refuse, naming who holds it."""
-        file = open(self.path, "a+b")  # noqa: SIM115
+        try:
+            file = open(self.path, "a+b")  # noqa: SIM115
+        except OSError as error:
+            raise BadInput(f"{self.path.parent} cannot be written to ({error.strerror}).") from None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -198,10 +202,19 @@ class RunDirectory:
             raise BadInput(
                 f"{self.path} holds a run already; go on with `dcpg resume {self.path}` or choose another --out."
             )
+        self._made = not self.path.exists()
         try:
             self.checkpoints.mkdir(parents=True)
         except OSError as error:
             raise BadInput(f"{self.path} cannot be written to ({error.strerror}); choose another --out.") from None
+
+    def undo_create(self) -> None:
+        """The run was refused before its first step: leave nothing of it behind, and everything else alone."""
+        if self._made:
+            shutil.rmtree(self.path, ignore_errors=True)
+            return
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        self.lock.path.unlink(missing_ok=True)
 
     def read_config(self) -> dict[str, Any]:
         """The configuration as it was written down."""

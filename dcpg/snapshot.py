@@ -84,8 +84,7 @@ def restore(algorithm: Algorithm, checkpoint: Checkpoint) -> tuple[dict[str, Any
         if state["remembered"]:
             old = load_tensors(checkpoint.files[f"shared/{_old_name(cursor.rollout)}"])["old_log_policy"]
             algorithm.B.old_log_policy = old
-        size = MAX_ENV_STATE * (algorithm.B.num_envs + 1)
-        envs = _split(zstandard.ZstdDecompressor().decompress(checkpoint.files["envs.zst"], max_output_size=size))
+        envs = _environments(checkpoint.files["envs.zst"], MAX_ENV_STATE * (algorithm.B.num_envs + 1))
     except (KeyError, ValueError, TypeError, AttributeError, zstandard.ZstdError, safetensors.SafetensorError) as error:
         raise Damaged(f"it does not hold this run's state ({type(error).__name__}: {error})") from None
     return state, envs
@@ -151,6 +150,13 @@ def _load_rollout(
     if frames:
         opened = torch.from_numpy(np.stack([decompress(s, B.shape, B.dtype) for s in segments], axis=1))
     return Rollout.from_tensors(opened, tensors), segments
+
+
+def _environments(data: bytes, most: int) -> list[bytes]:
+    # zstd's own limit is not applied to a frame that tells its size, so look at what it tells first
+    if not 0 <= zstandard.frame_content_size(data) <= most:
+        raise ValueError("the environments' state is too large")
+    return _split(zstandard.ZstdDecompressor().decompress(data))
 
 
 def _saved(tau: Rollout) -> bytes:

@@ -1,4 +1,4 @@
-"""Generalised advantage estimation and the value function targets (paper, Section 2.1; Schulman et al. 2016)."""
+"""Generalised advantage estimation and the value function targets (paper, Section 2.2; Schulman et al. 2016)."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import platform
-import shutil
 import signal
 import threading
 import time
@@ -23,7 +22,7 @@ from dcpg import snapshot
 from dcpg.algorithm import Algorithm
 from dcpg.buffer import Buffer
 from dcpg.checkpoint import Checkpoint, CheckpointStore, Damaged
-from dcpg.config import SCHEMA, Config, from_json
+from dcpg.config import SCHEMA, Config, device_of, from_json
 from dcpg.envs.base import VectorEnv
 from dcpg.envs.make import EnvMaker, make_train, splits
 from dcpg.envs.normaliser import RewardNormaliser
@@ -61,7 +60,7 @@ class Trainer:
         torch.set_num_threads(config.machine.threads)
         self.method = config.declared()
         self.env: VectorEnv = make_train(config, maker)
-        device = torch.device(config.machine.device)
+        device = device_of(config)
         self.network = Network(
             self.method.networks, self.env.shape, self.env.num_actions, config.network.channels, config.network.features
         )
@@ -119,7 +118,7 @@ class Trainer:
                 self.save(final=True)
                 self._write_summary("stopped")
                 raise
-            except DcpgError:
+            except BaseException:
                 with contextlib.suppress(DcpgError):
                     self._write_summary("failed")
                 raise
@@ -254,7 +253,7 @@ class Trainer:
         a, at = self.algorithm, self.algorithm.cursor
         for rows in (self.directory.metrics, self.directory.evaluations):
             rows.sync()
-        steps = (at.rollout + (at.line > 0)) * self.config.rollout_size
+        steps = at.rollout * self.config.rollout_size  # of whole rollouts, so that names sort as the cursor moves
         state = {
             "steps": steps,
             "normaliser": self.normaliser.state(),
@@ -285,6 +284,7 @@ class Trainer:
             if meta.get("method") != self.config.method or meta.get("config") != self.config.fingerprint():
                 raise Damaged(f"it is of another method or configuration ({meta.get('method')})")
             state, envs = snapshot.restore(self.algorithm, checkpoint)
+            found["versions"] = meta.get("versions")
             try:
                 for key, rows in (("metrics", self.directory.metrics), ("eval", self.directory.evaluations)):
                     if rows.complete() < int(state["rows"][key]):
@@ -303,6 +303,10 @@ class Trainer:
             found.update(state)
 
         self.store.newest_valid(accept, self.watcher.warn)
+        if found["versions"] != versions():
+            self.watcher.warn(
+                "Other versions of Python or its packages made this checkpoint; results may differ in the last bits."
+            )
         if not self.env.exact_state:
             self.watcher.warn(
                 "This environment cannot save its state: new episodes begin here, so the resume is not exact."
@@ -409,13 +413,16 @@ def start(
         if init is not None:
             from dcpg.agent import newest_weights
 
-            snapshot.load_weights(trainer.network, newest_weights(init))
+            try:
+                snapshot.load_weights(trainer.network, newest_weights(init))
+            except Damaged as error:
+                raise BadInput(f"--init {init} does not fit this run: {error}.") from None
         directory.write_json(directory.config, {"schema": SCHEMA, **config.to_json(), "versions": versions()})
         return Run(out, trainer.run())
     except BaseException:
-        if not directory.config.exists():  # refused before the first step: leave nothing behind
+        if not directory.config.exists():
             directory.lock.release()
-            shutil.rmtree(out, ignore_errors=True)
+            directory.undo_create()
         raise
     finally:
         directory.lock.release()

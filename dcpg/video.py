@@ -55,7 +55,9 @@ def play(agent: Agent, levels: list[int]) -> tuple[list[NDArray[Any]], list[floa
 
 
 def tiled(frames: NDArray[Any]) -> NDArray[Any]:
-    """[N, H, W, 3] as one picture, in a grid as square as can be."""
+    """[N, H, W, 3] as one picture: as it is, or several at half size in a grid as square as can be."""
+    if len(frames) > 1:
+        frames = frames[:, ::2, ::2]
     n, h, w, _ = frames.shape
     columns = math.ceil(math.sqrt(n))
     rows = math.ceil(n / columns)
@@ -92,5 +94,5 @@ def _mp4(frames: list[NDArray[Any]], out: Path) -> None:
 def _gif(frames: list[NDArray[Any]], out: Path) -> None:
     from PIL import Image
 
-    pictures = [Image.fromarray(frame[::2, ::2]) for frame in frames]
+    pictures = [Image.fromarray(frame) for frame in frames]
     pictures[0].save(out, save_all=True, append_images=pictures[1:], duration=1000 // FPS, loop=0)

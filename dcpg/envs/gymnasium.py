@@ -64,6 +64,10 @@ class GymnasiumEnv:
         arrived = _arranged(observations, self._layout)
         final = arrived if cut.any() else None
         if self.mode is AutoresetMode.SAME_STEP and cut.any():
+            if "final_obs" not in info:
+                raise BadInput(
+                    'A truncated episode in SAME_STEP mode must come with its last observation, info["final_obs"].'
+                )
             final = arrived.copy()
             for n in np.flatnonzero(cut):
                 final[n] = _arranged(np.asarray(info["final_obs"][n])[None], self._layout)[0]

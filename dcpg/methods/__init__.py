@@ -1,6 +1,11 @@
-"""The table of methods. Importing this package fills it."""
+"""The table of methods. Importing this package fills it, in the paper's order."""
 
-from dcpg.methods import dcpg, ppg, ppo
-from dcpg.methods.base import METHODS, Common, Method, Optimise, Phasic, Spec, Target, method
+# isort: off
+from dcpg.methods import ppo, ppg, dcpg
+# isort: on
 
-__all__ = ["METHODS", "Common", "Method", "Optimise", "Phasic", "Spec", "Target", "dcpg", "method", "ppg", "ppo"]
+from dcpg.methods.base import METHODS, B, Common, Method, Optimise, Phasic, Spec, Target, Tau, method
+
+__all__ = [
+    "METHODS", "B", "Common", "Method", "Optimise", "Phasic", "Spec", "Target", "Tau", "dcpg", "method", "ppg", "ppo",
+]  # fmt: skip

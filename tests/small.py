@@ -1,0 +1,87 @@
+"""Small networks, rollouts and algorithms for tests, without an environment."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import torch
+
+from dcpg.algorithm import Algorithm
+from dcpg.buffer import Buffer
+from dcpg.methods import METHODS, Method
+from dcpg.networks import Network
+from dcpg.rollout import Rollout, with_targets
+from dcpg.seeding import generator
+
+T, N, ACTIONS, SHAPE = 6, 4, 5, (16, 16, 3)
+
+
+def declare(name: str, **changes: Any) -> tuple[Method, Any]:
+    """A method with small settings and its settings."""
+    spec = METHODS[name]
+    small = {"minibatches": 2, "N_pi": 2, "E_aux": 2, "segments": 2} | changes
+    known = {f.name for f in dataclasses.fields(spec.settings)}
+    settings = spec.settings(**{k: v for k, v in small.items() if k in known})
+    return spec.declare(settings), settings
+
+
+def network_of(method: Method, shape: tuple[int, ...] = SHAPE, seed: int = 0) -> Network:
+    return Network(method.networks, shape, ACTIONS, (4, 4), 16).initialise(generator(seed, "test"))
+
+
+def rollout_of(method: Method, network: Network, seed: int = 0, dead: bool = False) -> Rollout:
+    """A random rollout whose values and log-probabilities are the network's own."""
+    g = generator(seed, "rollout")
+    frames = torch.randint(0, 256, (T + 1, N, *SHAPE), generator=g, dtype=torch.uint8)
+    algorithm = bare(method, network)
+    acted = [algorithm.actor(frames[t].numpy()) for t in range(T + 1)]
+    actions = torch.randint(0, ACTIONS, (T, N), generator=g)
+    log_policy = torch.stack([p for p, _ in acted[:T]])
+    dones = torch.rand(T, N, generator=g) < 0.2
+    valid = torch.ones(T, N, dtype=torch.bool)
+    if dead:
+        valid[2, 1] = False
+    rewards = torch.randn(T, N, generator=g)
+    return with_targets(
+        Rollout(
+            frames=frames,
+            actions=actions,
+            log_probs=log_policy.gather(2, actions[..., None]).squeeze(2),
+            values={h: torch.stack([v[h] for _, v in acted]) for h in method.targets},
+            final_values={h: torch.zeros(T, N) for h in method.targets},
+            raw_rewards=rewards,
+            rewards=rewards,
+            dones=dones,
+            valid=valid,
+            crosses=dones,
+            levels=torch.zeros(T, N, dtype=torch.int64),
+        ),
+        method,
+    )
+
+
+def bare(method: Method, network: Network, settings: Any = None, collect: Any = None, **more: Any) -> Algorithm:
+    """An algorithm on the CPU."""
+    return Algorithm(
+        method,
+        settings if settings is not None else next(s for s in [METHODS["ppo"].settings()]),
+        network,
+        collect or (lambda rollout: None),
+        Buffer(method.keep, T, N, SHAPE, np.dtype("uint8")),
+        seed=3,
+        actions=ACTIONS,
+        device=torch.device("cpu"),
+        **{"chunk": 64, **more},
+    )
+
+
+def in_training(name: str, **more: Any) -> Algorithm:
+    """A small algorithm that collects random rollouts, a new one each time."""
+    changes = {
+        k: more.pop(k) for k in list(more) if k in ("minibatches", "N_pi", "E_aux", "segments", "mask_boundaries")
+    }
+    method, settings = declare(name, **changes)
+    network = network_of(method)
+    return bare(method, network, settings, lambda rollout: rollout_of(method, network, seed=rollout), **more)

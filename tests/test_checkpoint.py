@@ -1,0 +1,158 @@
+"""Checkpoints: complete or absent, checked, pruned, and harmless to load."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dcpg.checkpoint import Checkpoint, CheckpointStore, Damaged
+from dcpg.errors import NoValidCheckpoint
+
+NAMES = [f"{i:012d}-00" for i in range(1, 7)]
+
+
+def saved(root: Path, name: str, *, shared: dict[str, bytes] | None = None, phase_end: bool = False) -> CheckpointStore:
+    root.mkdir(exist_ok=True)
+    store = CheckpointStore(root)
+    files = {k: (lambda v=v: v) for k, v in (shared or {}).items()}
+    store.save(name, {"weights": name.encode(), "state": b"{}"}, files, {"phase_end": phase_end})
+    return store
+
+
+def newest(store: CheckpointStore) -> tuple[str, list[str]]:
+    warnings: list[str] = []
+    return store.newest_valid(lambda c: None, warnings.append).name, warnings
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    store = saved(tmp_path, NAMES[0], shared={"rollout-1": b"frames"})
+    found = store.newest_valid(lambda c: None, print)
+    assert found.files == {"weights": NAMES[0].encode(), "state": b"{}", "shared/rollout-1": b"frames"}
+
+
+def test_two_and_the_last_phase_end_are_kept(tmp_path: Path) -> None:
+    for i, name in enumerate(NAMES):
+        saved(tmp_path, name, phase_end=i in (0, 1))
+    assert CheckpointStore(tmp_path).names() == [NAMES[1], NAMES[4], NAMES[5]]
+
+
+def test_a_shared_file_lives_as_long_as_a_manifest_names_it(tmp_path: Path) -> None:
+    saved(tmp_path, NAMES[0], shared={"a": b"1"}, phase_end=True)
+    saved(tmp_path, NAMES[1], shared={"a": b"1", "b": b"2"})
+    saved(tmp_path, NAMES[2], shared={"b": b"2"}, phase_end=True)
+    assert {p.name for p in (tmp_path / "shared").iterdir()} == {"a", "b"}
+    saved(tmp_path, NAMES[3])
+    assert {p.name for p in (tmp_path / "shared").iterdir()} == {"b"}
+
+
+def test_a_shared_file_is_written_once(tmp_path: Path) -> None:
+    store = saved(tmp_path, NAMES[0], shared={"a": b"1"})
+    made: list[int] = []
+    store.save(NAMES[1], {"state": b"{}"}, {"a": lambda: made.append(1) or b"1"}, {})
+    assert made == []
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "manifest", "schema"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_used(tmp_path: Path, damage: str) -> None:
+    for name in NAMES[:3]:
+        store = saved(tmp_path, name)
+    file = tmp_path / NAMES[2] / "weights"
+    if damage == "truncate":
+        file.write_bytes(file.read_bytes()[:-1])
+    elif damage == "flip":
+        data = bytearray(file.read_bytes())
+        data[3] ^= 1
+        file.write_bytes(data)
+    elif damage == "remove":
+        file.unlink()
+    elif damage == "manifest":
+        (tmp_path / NAMES[2] / "manifest.json").write_text("{")
+    else:
+        manifest = tmp_path / NAMES[2] / "manifest.json"
+        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "schema": 99}))
+    name, warnings = newest(store)
+    assert name == NAMES[1]
+    assert len(warnings) == 1
+    assert NAMES[2] in warnings[0]
+    # it does not count any more, and a new one of the same name takes its place
+    assert store.names() == NAMES[1:2]
+    assert newest(saved(tmp_path, NAMES[2]))[0] == NAMES[2]
+
+
+def test_damage_to_a_shared_file_falls_back_to_the_phase_end(tmp_path: Path) -> None:
+    saved(tmp_path, NAMES[0], phase_end=True)
+    for name in NAMES[1:4]:
+        store = saved(tmp_path, name, shared={"rollout-1": b"frames"})
+    (tmp_path / "shared" / "rollout-1").write_bytes(b"framez")
+    name, warnings = newest(store)
+    assert name == NAMES[0]
+    assert len(warnings) == 2
+
+
+def test_none_valid_changes_nothing(tmp_path: Path) -> None:
+    for name in NAMES[:2]:
+        store = saved(tmp_path, name)
+        (tmp_path / name / "state").write_bytes(b"[]")
+    before = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*"))
+    with pytest.raises(NoValidCheckpoint, match="Nothing was changed") as caught:
+        newest(store)
+    assert caught.value.exit_code == 4
+    assert sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*")) == before
+
+
+def test_leftovers_are_ignored_and_cleaned(tmp_path: Path) -> None:
+    store = saved(tmp_path, NAMES[0])
+    (tmp_path / ".tmp-000000000009-00").mkdir()
+    (tmp_path / ".tmp-000000000009-00" / "weights").write_bytes(b"half")
+    (tmp_path / "shared" / ".tmp-rollout").write_bytes(b"half")
+    (tmp_path / "notes.txt").write_text("mine")
+    assert newest(store)[0] == NAMES[0]
+    assert {p.name for p in tmp_path.iterdir()} == {NAMES[0], "shared", "notes.txt"}
+    assert list((tmp_path / "shared").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "shared/../x", "a/b", "", ".hidden", "x\0y"])
+def test_a_manifest_cannot_name_files_elsewhere(tmp_path: Path, name: str) -> None:
+    store = saved(tmp_path, NAMES[0])
+    manifest = tmp_path / NAMES[0] / "manifest.json"
+    plain = json.loads(manifest.read_text())
+    plain["files"][name] = {"size": 1, "sha256": "0"}
+    manifest.write_text(json.dumps(plain))
+    with pytest.raises(Damaged):
+        store.load(tmp_path / NAMES[0])
+
+
+def test_a_symlink_is_not_followed(tmp_path: Path) -> None:
+    store = saved(tmp_path / "c", NAMES[0])
+    file = tmp_path / "c" / NAMES[0] / "weights"
+    shutil.copy(file, tmp_path / "elsewhere")
+    file.unlink()
+    file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(Damaged):
+        store.load(tmp_path / "c" / NAMES[0])
+
+
+def test_what_accept_refuses_is_treated_as_damage(tmp_path: Path) -> None:
+    for name in NAMES[:2]:
+        store = saved(tmp_path, name)
+
+    def accept(checkpoint: Checkpoint) -> None:
+        if checkpoint.name == NAMES[1]:
+            raise Damaged("it is of another run")
+
+    warnings: list[str] = []
+    assert store.newest_valid(accept, warnings.append).name == NAMES[0]
+    assert "another run" in warnings[0]
+
+
+def test_no_unsafe_loader_anywhere() -> None:
+    import re
+
+    unsafe = re.compile(
+        r"import pickle|torch\.load\(|yaml\.load\(|shell=True|allow_pickle=True|(?<![\w.])(eval|exec)\("
+    )
+    for path in (Path(__file__).parent.parent / "dcpg").rglob("*.py"):
+        assert not unsafe.search(path.read_text()), path

@@ -1,0 +1,332 @@
+"""The documentation says what the code does: references, tables, links and examples."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import dcpg
+from dcpg.cli import app
+from dcpg.config import PRESETS, origins, resolve
+from dcpg.methods import METHODS
+from dcpg.rundir import read_rows
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+MEASURED = {DOCS / "results.md", DOCS / "images" / "curves.png"}  # come from runs, not from the code
+
+
+def code_block(page: Path, containing: str = "") -> str:
+    """The first Python block of a page that contains a text."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    return next(block for block in blocks if containing in block)
+
+
+def table_rows(text: str) -> list[list[str]]:
+    """The cells of every line of every table, headings included, rules left out."""
+    lines = [line for line in text.splitlines() if line.startswith("|") and not line.startswith("|---")]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+def section(page: Path, heading: str) -> str:
+    return page.read_text().split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value)) or "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def imported(path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A file as a module, forgotten after the test."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def methods_restored() -> Iterator[None]:
+    before = dict(METHODS)
+    yield
+    METHODS.clear()
+    METHODS.update(before)
+
+
+# -- references
+
+
+def names_in(body: list[ast.stmt], prefix: str = "") -> set[str]:
+    """Every function, class, method and field that statements define, dotted."""
+    found: set[str] = set()
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(prefix + node.name)
+        if isinstance(node, ast.ClassDef):
+            found |= names_in(node.body, f"{prefix}{node.name}.")
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.add(prefix + node.target.id)
+        if isinstance(node, ast.Assign):
+            found |= {prefix + target.id for target in node.targets if isinstance(target, ast.Name)}
+    return found
+
+
+def test_every_reference_of_algorithm_to_code_resolves() -> None:
+    text = (DOCS / "algorithm-to-code.md").read_text()
+    references = re.findall(r"`([\w/]+\.py)::([\w.]+)`", text)
+    assert len(references) == text.count("::") - text.count("`file::symbol`")
+    assert len(references) > 50
+    missing = [
+        f"{file}::{symbol}"
+        for file, symbol in references
+        if not (ROOT / file).is_file() or symbol not in names_in(ast.parse((ROOT / file).read_text()).body)
+    ]
+    assert missing == []
+
+
+def test_every_line_of_algorithm_1_has_code() -> None:
+    rows = table_rows((DOCS / "algorithm-to-code.md").read_text().split("\n## Equations")[0])
+    lines = [int(m[1]) for paper, code in rows if (m := re.match(r"line (\d+),", paper)) and "::" in code]
+    assert sorted(set(lines)) == list(range(1, 14))
+
+
+def test_every_objective_is_in_algorithm_to_code() -> None:
+    tree = ast.parse((ROOT / "dcpg/objectives.py").read_text())
+    text = (DOCS / "algorithm-to-code.md").read_text()
+    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    assert [name for name in functions if f"`dcpg/objectives.py::{name}`" not in text] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_link_inside_the_project_is_broken(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    targets = [t.split("#")[0] for t in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in t]
+    paths = {(page.parent / target).resolve() for target in targets if target}
+    assert [p for p in paths - MEASURED if not p.exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tables_have_as_many_cells_in_every_row(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        assert len({len(row) for row in table_rows(table)}) == 1, table
+
+
+# -- tables
+
+
+def test_the_table_of_methods_is_the_table_of_methods() -> None:
+    rows = table_rows(section(ROOT / "README.md", "Methods"))[1:]
+    named = [(re.findall(r"`([\w-]+)`", row[0])[0], int(row[-1])) for row in rows]
+    assert named == [(name, spec.declare(spec.settings()).N_pi) for name, spec in METHODS.items()]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_methods_table_names_every_term_and_epoch(name: str) -> None:
+    row = next(r for r in table_rows(section(ROOT / "README.md", "Methods")) if r[0].startswith(f"[`{name}`]"))
+    method = METHODS[name].declare(METHODS[name].settings())
+    for cell, lines in ((row[2], method.policy_phase), (row[3], method.auxiliary_phase)):
+        terms = [term for line in lines for term in line.terms]
+        assert re.findall(r"\b(?:[JC]_\w+|H)\b", cell) == terms
+        assert re.findall(r"(\d+) epochs?", cell) == [str(line.epochs) for line in lines]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_methods_page_lists_its_settings_and_metrics(name: str) -> None:
+    page = DOCS / "methods" / f"{name}.md"
+    settings = [row for row in origins(resolve(name, "bigfish"), {}) if row[0].startswith("algorithm.")]
+    expected = [[f"`{key}`", shown(value), origin] for key, value, origin in settings]
+    assert table_rows(section(page, "Settings"))[1:] == expected
+
+    method = METHODS[name].declare(METHODS[name].settings())
+    metrics = ["rollout", "steps", "episode_returns", "episode_lengths", "episode_levels", "reward_variance"]
+    for line in method.lines:
+        for term in line.terms:
+            metrics += [f"{line.name}.{term}", f"{line.name}.{term}.scaled"]
+        metrics.append(f"{line.name}.gradient_norm")
+    listed = [row[0].strip("`") for row in table_rows(section(page, "Logged metrics").split("eval.jsonl")[0])[1:]]
+    assert listed == metrics
+
+
+def test_the_presets_page_lists_what_presets_set() -> None:
+    page = DOCS / "presets.md"
+    values = {
+        preset: {name: value for name, value, _ in origins(resolve("ddcpg", "bigfish", preset=preset), {})}
+        for preset in PRESETS
+    }
+    changed = [name for name in values["paper"] if any(name in preset for preset in PRESETS.values())]
+
+    def cell(preset: str, name: str) -> str:
+        free = name == "machine.threads" and name not in PRESETS[preset]
+        return "all cores" if free else shown(values[preset][name])
+
+    heading, *rows = table_rows(section(page, "What each sets"))
+    assert heading == ["setting", *PRESETS]
+    expected = [[f"`{name}`", *(cell(preset, name) for preset in PRESETS)] for name in changed]
+    assert rows == expected, "\n".join(f"| {' | '.join(row)} |" for row in expected)
+
+    shared = [
+        [f"`{name}`", cell("paper", name), origin]
+        for name, _, origin in origins(resolve("ddcpg", "bigfish"), {})
+        if not name.startswith("algorithm.") and name not in ("method", "game", "seed", "preset")
+    ]
+    assert table_rows(section(page, "All shared settings"))[1:] == shared
+
+
+def test_exit_codes_are_those_of_the_errors() -> None:
+    from dcpg import errors
+
+    kinds = [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, errors.DcpgError)]
+    codes = {kind.exit_code for kind in kinds}
+    for page, extra in ((ROOT / "README.md", {0}), (DOCS / "reliability.md", {0, 130})):
+        listed = {int(row[0]) for row in table_rows(page.read_text()) if row[0].isdigit()}
+        assert listed == (codes - {1} if page.name == "README.md" else codes) | extra
+
+
+# -- commands
+
+
+def test_readme_names_every_command_and_each_has_help() -> None:
+    named = set(re.findall(r"`dcpg ([a-z]+)", section(ROOT / "README.md", "Command line")))
+    assert named == {command.name or command.callback.__name__ for command in app.registered_commands}
+    for command in sorted(named):
+        result = CliRunner().invoke(app, [command, "--help"])
+        assert result.exit_code == 0, command
+        assert "Usage" in result.output
+
+
+def test_every_command_that_a_page_shows_exists() -> None:
+    known = {command.name or command.callback.__name__ for command in app.registered_commands}
+    for page in PAGES:
+        shown_commands = re.findall(r"(?:^    |`)dcpg ([a-z]+)", page.read_text(), re.MULTILINE)
+        assert set(shown_commands) <= known, page
+
+
+def test_make_has_the_targets_that_the_pages_name() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page in PAGES:
+        assert set(re.findall(r"(?:^    |`)make ([a-z-]+)", page.read_text(), re.MULTILINE)) <= targets, page
+
+
+def test_citation_names_this_version() -> None:
+    version = re.findall(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert version == [dcpg.__version__]
+    assert f"## {dcpg.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+# -- examples
+
+
+def test_readme_example_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    block = code_block(ROOT / "README.md", "dcpg.train")
+    assert len(block.splitlines()) <= 12
+    assert block.count('preset="laptop"') == 1
+    quick = 'preset="tiny", steps=256, settings={"evaluation.max_steps": 20}'
+    block = block.replace('preset="laptop"', quick).replace("episodes=20", "episodes=2")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in printed[:2]] == ["training", "return"]
+    assert json.loads((tmp_path / "runs/first/summary.json").read_text())["status"] == "finished"
+
+
+@pytest.mark.usefixtures("methods_restored")
+def test_contributing_example_is_short_and_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    block = code_block(ROOT / "CONTRIBUTING.md")
+    assert len(block.splitlines()) < 40
+    file = tmp_path / "variant.py"
+    file.write_text(block)
+    before = set(METHODS)
+    imported(file, "dcpg_variant_of_the_docs", monkeypatch)
+    (name,) = set(METHODS) - before
+    quick = {"evaluation.max_steps": 20}
+    run = dcpg.train(name, game="coinrun", preset="tiny", steps=4 * 128, settings=quick, out=tmp_path / "run")
+    rows = read_rows(run.directory / "metrics.jsonl")
+    assert run.summary["status"] == "finished"
+    assert [("auxiliary.J_V" in row) for row in rows] == [False, True, False, True]  # two phases
+    assert all(row["policy.C_V"] > 0 for row in rows)
+    assert CliRunner().invoke(app, ["explain", name]).exit_code == 0
+
+
+def test_the_environment_on_the_page_is_the_example() -> None:
+    assert code_block(DOCS / "own-environment.md", "class Corridor") == (DOCS / "examples/corridor.py").read_text()
+
+
+@pytest.fixture
+def corridor(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return imported(DOCS / "examples/corridor.py", "corridor_of_the_docs", monkeypatch)
+
+
+def test_corridor_levels_follow_from_their_seeds(corridor: ModuleType) -> None:
+    train, test = corridor.make(64, 1), corridor.make_test(64, 1)
+    _, seen = train.reset(seed=1)
+    _, unseen = test.reset(seed=1)
+    assert seen["level_seed"].max() < corridor.TRAIN_LEVELS <= unseen["level_seed"].min()
+    for seed in (0, 7, 12345):
+        assert all(np.array_equal(a, b) for a, b in zip(corridor.level(seed), corridor.level(seed), strict=True))
+    assert len({tuple(corridor.level(seed)[0]) for seed in range(200)}) > 150
+
+
+def test_corridor_can_be_solved_and_goes_on_from_its_state(corridor: ModuleType) -> None:
+    env = corridor.make(8, 3)
+    pictures, _ = env.reset(seed=3)
+    assert pictures.shape == (8, 16, 16, 3)
+    total = np.zeros(8)
+    for step in range(corridor.WALLS * corridor.SPACING):
+        if step == 10:
+            saved = env.get_state()
+        gap = env.gaps[np.arange(8), env.columns // corridor.SPACING]
+        actions = 1 + np.sign(np.where(env.rows < gap, 1, np.where(env.rows > gap + corridor.GAP - 1, -1, 0)))
+        _, rewards, ended, _, _ = env.step(actions)
+        total += rewards
+    assert ended.all()
+    assert total.tolist() == [corridor.WALLS] * 8
+
+    other = corridor.make(8, 99)
+    other.reset(seed=99)
+    for copy in (other, env):
+        copy.set_state(saved)
+    for step in range(100):
+        a, b = (copy.step(np.full(8, step % 3)) for copy in (env, other))
+        assert np.array_equal(a[0], b[0])
+        assert np.array_equal(a[4]["level_seed"], b[4]["level_seed"])
+
+
+def test_corridor_trains_evaluates_both_splits_and_resumes(corridor: ModuleType, tmp_path: Path) -> None:
+    settings = {**corridor.SETTINGS, "env.num_envs": 8, "algorithm.N_pi": 2, "evaluation.episodes": 10}
+    options = {"env": corridor.make, "test_env": corridor.make_test}
+    whole = dcpg.train("dcpg", steps=4 * 256, settings=settings, out=tmp_path / "whole", **options)
+    (*_, row) = read_rows(whole.directory / "eval.jsonl")
+    assert len(row["train_returns"]) == len(row["test_returns"]) == 10
+    assert max(row["train_levels"]) < corridor.TRAIN_LEVELS <= min(row["test_levels"])
+    assert {level for r in read_rows(whole.directory / "metrics.jsonl") for level in r["episode_levels"]} <= set(
+        range(200)
+    )
+
+    half = dcpg.train("dcpg", steps=2 * 256, settings=settings, out=tmp_path / "half", **options)
+    dcpg.resume(half, steps=4 * 256, **options)
+    for name in ("metrics.jsonl", "eval.jsonl"):
+        assert (half.directory / name).read_bytes() == (whole.directory / name).read_bytes()
+
+    again = dcpg.evaluate(whole, levels="test", **options)
+    assert again["returns"] == row["test_returns"]
+    agent = dcpg.load(whole, env=corridor.make)
+    assert 0 <= int(agent.act(np.zeros(agent.shape, np.uint8))) < 3
