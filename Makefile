@@ -7,7 +7,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= runs/demo
-GAME ?= coinrun
+GAME ?= starpilot
+STEPS ?= 200000
 SEED ?= 0
 
 .PHONY: setup train test test-faults lint format clean
@@ -22,7 +23,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 train: setup
 	@if [ -f $(OUT)/config.json ]; then $(BIN)/dcpg resume $(OUT); \
-	else $(BIN)/dcpg train dcpg --game $(GAME) --preset laptop --seed $(SEED) --out $(OUT); fi
+	else $(BIN)/dcpg train dcpg --game $(GAME) --preset laptop --steps $(STEPS) --seed $(SEED) --out $(OUT); fi
 	@$(BIN)/dcpg eval $(OUT) --levels train
 	@$(BIN)/dcpg eval $(OUT) --levels test
 	@$(BIN)/dcpg record $(OUT) --levels test

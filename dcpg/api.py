@@ -80,6 +80,13 @@ def evaluate(
     """Play on training levels, unseen levels, or each level of a range such as "0-19" exactly once."""
     maker = EnvMaker(env, test_env) if env is not None else None
     agent = _agent.load(_directory(run), at, maker)
+    return evaluate_agent(agent, levels, episodes, greedy, maker)
+
+
+def evaluate_agent(
+    agent: Agent, levels: str, episodes: int | None = None, greedy: bool = False, maker: EnvMaker | None = None
+) -> dict[str, Any]:
+    """`evaluate` for an agent that is loaded already."""
     c = agent.config
     gamma = agent.method.targets[agent.method.advantages].gamma
     protocol = Protocol(agent.method.advantages, gamma, c.evaluation.max_steps, greedy)

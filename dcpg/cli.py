@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="dcpg",
     help="Delayed-Critic Policy Gradient: train agents on 200 Procgen levels, test them on levels never seen.\n\n"
-    "Begin with:  dcpg train dcpg --game coinrun --preset laptop",
+    "Begin with:  dcpg train dcpg --game starpilot --preset laptop",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -174,9 +174,16 @@ def evaluate(
 
     On a finished run, train and test repeat its last evaluation exactly.
     """
-    from dcpg.api import evaluate as play
+    from dcpg.agent import load
+    from dcpg.api import evaluate_agent, level_range
+    from dcpg.estimate import playing
 
-    result = play(directory, levels=levels, episodes=episodes, greedy=greedy, at=at)
+    agent = load(directory, at)
+    if not as_json:
+        known = levels in ("train", "test")
+        count = (episodes or agent.config.evaluation.episodes) if known else len(level_range(levels))
+        print(f"{count} episodes on this machine: {playing(agent, count).sentence()}.")
+    result = evaluate_agent(agent, levels, episodes, greedy)
     if as_json:
         print(json.dumps(result))
         return
@@ -204,6 +211,7 @@ def record(
     from dcpg import video
     from dcpg.agent import load
     from dcpg.api import recorded_levels
+    from dcpg.estimate import playing
 
     target = out if out is not None else directory / "replay.mp4"
     agent = load(directory, at)
@@ -212,6 +220,7 @@ def record(
     if not target.parent.is_dir():
         raise BadInput(f"There is no folder {target.parent} to write {target.name} into.")
     chosen = recorded_levels(agent, levels)
+    print(f"{len(chosen)} episodes on this machine: {playing(agent, len(chosen)).sentence()}.")
     frames, returns = video.play(agent, chosen)
     video.write(frames, target)
     for level, value in zip(chosen, returns, strict=True):

@@ -152,12 +152,15 @@ class Config(Section):
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     "laptop": {
-        "steps": 200_000,
-        "rollout_length": 64,
-        "algorithm.N_pi": 8,
+        "steps": 500_000,
+        "rollout_length": 32,
+        "algorithm.N_pi": 4,
+        "algorithm.E_aux": 2,
+        "algorithm.segments": 8,
         "env.frame_size": 32,
         "network.channels": (8, 16, 16),
-        "evaluation.every": 5,
+        "evaluation.every": 25,
+        "machine.chunk": 256,
     },
     "tiny": {
         "steps": 2_048,

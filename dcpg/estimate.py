@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dcpg.agent import Agent
 from dcpg.batch import Batch
 from dcpg.config import Config, device_of
 from dcpg.methods.base import Optimise, Tau
@@ -67,6 +68,13 @@ def estimate(config: Config, shape: tuple[int, ...], actions: int, dtype: np.dty
     return Estimate(
         seconds, _memory(config, network, shape, actions, dtype), _disk(config, network, shape, actions, dtype)
     )
+
+
+def playing(agent: Agent, episodes: int) -> Estimate:
+    """The cost of playing so many episodes."""
+    frames = np.zeros((min(episodes, 100), *agent.shape), np.uint8)
+    acting = _best(lambda: agent.actor.log_policy(frames)) / len(frames)
+    return Estimate(episodes * EPISODE * (acting + ENV_SECONDS), PROGRAM_GB, 0.0)
 
 
 def _line_cost(

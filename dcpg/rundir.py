@@ -198,15 +198,20 @@ class RunDirectory:
         """A new run's directory; one that holds a run already is refused."""
         if self.path.exists() and not self.path.is_dir():
             raise BadInput(f"{self.path} is a file; choose another --out.")
-        if self.config.exists() or self.checkpoints.exists():
+        if self.config.exists() or any(p.name[:12] != "0" * 12 for p in self._checkpointed()):
             raise BadInput(
                 f"{self.path} holds a run already; go on with `dcpg resume {self.path}` or choose another --out."
             )
         self._made = not self.path.exists()
         try:
+            # config.json is written last: a run that was killed before that has not begun
+            shutil.rmtree(self.checkpoints, ignore_errors=True)
             self.checkpoints.mkdir(parents=True)
         except OSError as error:
             raise BadInput(f"{self.path} cannot be written to ({error.strerror}); choose another --out.") from None
+
+    def _checkpointed(self) -> list[Path]:
+        return [p for p in self.checkpoints.iterdir() if p.name[0].isdigit()] if self.checkpoints.is_dir() else []
 
     def undo_create(self) -> None:
         """The run was refused before its first step: leave nothing of it behind, and everything else alone."""

@@ -104,8 +104,6 @@ class Trainer:
         with self._signals(), self.watchdog:
             try:
                 self._write_summary("running")
-                if not self.store.names():
-                    self.save()
                 while True:
                     self._evaluate_if_due()
                     at = self.algorithm.cursor
@@ -417,6 +415,7 @@ def start(
                 snapshot.load_weights(trainer.network, newest_weights(init))
             except Damaged as error:
                 raise BadInput(f"--init {init} does not fit this run: {error}.") from None
+        trainer.save(final=True)
         directory.write_json(directory.config, {"schema": SCHEMA, **config.to_json(), "versions": versions()})
         return Run(out, trainer.run())
     except BaseException:

@@ -156,3 +156,28 @@ def test_no_unsafe_loader_anywhere() -> None:
     )
     for path in (Path(__file__).parent.parent / "dcpg").rglob("*.py"):
         assert not unsafe.search(path.read_text()), path
+
+
+def test_a_run_killed_before_it_began_can_be_started_again(tmp_path: Path) -> None:
+    from dcpg.errors import BadInput
+    from dcpg.rundir import RunDirectory
+
+    saved(tmp_path / "checkpoints", "000000000000-00")
+    RunDirectory(tmp_path).create()
+    assert CheckpointStore(tmp_path / "checkpoints").names() == []
+    saved(tmp_path / "checkpoints", NAMES[0])
+    with pytest.raises(BadInput, match="holds a run already"):
+        RunDirectory(tmp_path).create()
+    assert CheckpointStore(tmp_path / "checkpoints").names() == NAMES[:1]
+
+
+def test_refusing_a_run_leaves_other_files_alone(tmp_path: Path) -> None:
+    from dcpg.rundir import RunDirectory
+
+    (tmp_path / "mine.txt").write_text("x")
+    directory = RunDirectory(tmp_path)
+    directory.create()
+    directory.lock.acquire()
+    directory.lock.release()
+    directory.undo_create()
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
