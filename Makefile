@@ -24,6 +24,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 train: setup
 	@if [ -f $(OUT)/config.json ]; then $(BIN)/dcpg resume $(OUT); \
 	else $(BIN)/dcpg train dcpg --game $(GAME) --preset laptop --steps $(STEPS) --seed $(SEED) --out $(OUT); fi
+	@echo "Untrained:"
+	@$(BIN)/dcpg eval $(OUT) --levels train --at 0
+	@echo "Trained:"
 	@$(BIN)/dcpg eval $(OUT) --levels train
 	@$(BIN)/dcpg eval $(OUT) --levels test
 	@$(BIN)/dcpg record $(OUT) --levels test

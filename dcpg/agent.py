@@ -69,14 +69,17 @@ class Agent:
 
 
 def load(directory: str | Path, at: int | None = None, maker: EnvMaker | None = None) -> Agent:
-    """The agent of a run: its newest valid checkpoint, or the milestone at so many steps."""
+    """The agent of a run: its newest valid checkpoint, the milestone at so many steps, or the untrained one (0)."""
     run = RunDirectory(Path(directory))
     config = from_json(run.read_config(), run.config)
     torch.set_num_threads(config.machine.threads)
-    moment = _newest(run) if at is None else _milestone(run, at)
     env = make_train(config, maker)
     shape, num_actions = env.shape, env.num_actions
     env.close()
+    if at == 0:
+        moment = _untrained(run, config, shape, num_actions)
+    else:
+        moment = _newest(run) if at is None else _milestone(run, at)
     try:
         return Agent(config, moment, shape, num_actions)
     except Damaged as error:
@@ -99,6 +102,16 @@ def _newest(run: RunDirectory) -> Moment:
         except Damaged as error:
             reasons.append(f"{name}: {error}")
     raise NoValidCheckpoint(f"No valid checkpoint in {store.root} ({'; '.join(reasons) or 'there is none'}).")
+
+
+def _untrained(run: RunDirectory, config: Config, shape: tuple[int, ...], num_actions: int) -> Moment:
+    """Before the first step: the seed alone decides the weights."""
+    if run.read_config().get("init"):
+        raise BadInput(f"{run.path} started from the weights of another run; evaluate that one instead.")
+    layout = config.declared().networks
+    network = Network(layout, shape, num_actions, config.network.channels, config.network.features)
+    weights = snapshot.weights_file(network.initialise(generator(config.seed, "init")))
+    return Moment(weights, RewardNormaliser.fresh(config.env.num_envs), 0, 0)
 
 
 def _moment(checkpoint: Checkpoint) -> Moment:

@@ -8,6 +8,7 @@ The newest valid one is found by scanning, never by a pointer.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -55,6 +56,33 @@ class CheckpointStore:
     ) -> Path:
         """Write a checkpoint; it appears under its name only when all of it is on the disk."""
         final, temporary = self.root / name, self.root / f".tmp-{name}"
+        if final.exists():  # the same place of the same run: it says the same, unless it is damaged
+            try:
+                self.load(final)
+                return final
+            except Damaged:
+                self._set_aside(name)
+        try:
+            self._write(temporary, own, shared, meta)
+            os.replace(temporary, final)
+            fsync_dir(self.root)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        try:
+            self.load(final, shared=False)  # verified before anything older goes
+        except Damaged as error:
+            self._set_aside(name)
+            raise OSError(errno.EIO, f"{name} does not read back as it was written: {error}") from None
+        self.prune()
+        return final
+
+    def _write(
+        self,
+        temporary: Path,
+        own: Mapping[str, bytes],
+        shared: Mapping[str, Callable[[], bytes]],
+        meta: Mapping[str, Any],
+    ) -> None:
         self.shared.mkdir(exist_ok=True)
         for key, make in shared.items():
             if key not in self._known:
@@ -69,13 +97,10 @@ class CheckpointStore:
             write_durable(temporary / key, data)
         write_durable(temporary / "manifest.json", dump({"schema": SCHEMA, **meta, "files": files}, indent=1))
         fsync_dir(temporary)
-        if final.exists():  # the same place of the same run: what is there says the same or is damaged
-            shutil.rmtree(final)
-        os.replace(temporary, final)
-        fsync_dir(self.root)
-        self.load(final, shared=False)  # verified before anything older goes
-        self.prune()
-        return final
+
+    def _set_aside(self, name: str) -> None:
+        shutil.rmtree(self.root / f"damaged-{name}", ignore_errors=True)
+        os.replace(self.root / name, self.root / f"damaged-{name}")
 
     def prune(self) -> None:
         """Keep the newest ones, the last at a phase's end, and what they share."""
@@ -152,9 +177,7 @@ class CheckpointStore:
                 continue
             for line in bad:
                 warn(f"Damaged checkpoint set aside, {line}.")
-                damaged = line.split(":")[0]
-                shutil.rmtree(self.root / f"damaged-{damaged}", ignore_errors=True)
-                os.replace(self.root / damaged, self.root / f"damaged-{damaged}")
+                self._set_aside(line.split(":")[0])
             self._clean()
             return checkpoint
         reasons = "; ".join(bad) if bad else "there is none"
@@ -177,7 +200,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         if where.stat().st_size > MAX_MANIFEST:
             raise Damaged("its manifest is too large")
         manifest = json.loads(where.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Damaged(f"its manifest cannot be read ({error})") from None
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
         raise Damaged("its manifest is not one")

@@ -31,7 +31,9 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any setting by its dotted name; `dcpg config METHOD` lists them."),
 ]
-At = Annotated[int | None, typer.Option(help="Weights at so many steps (a milestone) instead of the newest ones.")]
+At = Annotated[
+    int | None, typer.Option(help="Weights at so many steps (a milestone; 0: untrained) instead of the newest ones.")
+]
 
 
 @app.command()
@@ -274,12 +276,15 @@ def conclude(directory: Path, summary: dict[str, Any]) -> None:
     from dcpg.plots import curves
     from dcpg.rundir import RunDirectory
 
-    picture = curves(RunDirectory(directory))
+    try:
+        picture = f"Curves: {curves(RunDirectory(directory))}   "
+    except OSError as error:
+        picture = f"(The curves could not be drawn: {error}.)   "
     asked = summary["steps_asked"]
     floored = "" if asked == summary["steps"] else f" ({asked:,} asked for, floored to whole rollouts)"
     print(f"Finished: {summary['steps']:,} steps{floored}.")
     print(f"Return on training levels {summary['train_return']:.2f}, on unseen levels {summary['test_return']:.2f}.")
-    print(f"Run: {directory}   Curves: {picture}   Next: dcpg record {directory}")
+    print(f"Run: {directory}   {picture}Next: dcpg record {directory}")
 
 
 def main() -> None:

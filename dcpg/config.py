@@ -152,14 +152,14 @@ class Config(Section):
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     "laptop": {
-        "steps": 500_000,
+        "steps": 800_000,
         "rollout_length": 32,
         "algorithm.N_pi": 4,
         "algorithm.E_aux": 2,
         "algorithm.segments": 8,
         "env.frame_size": 32,
         "network.channels": (8, 16, 16),
-        "evaluation.every": 25,
+        "evaluation.every": 40,
         "machine.chunk": 256,
     },
     "tiny": {
@@ -231,6 +231,8 @@ def origins(config: Config, settings: Mapping[str, Any]) -> list[tuple[str, Any,
 
 def from_json(plain: Mapping[str, Any], where: Path | str = "config.json") -> Config:
     """A configuration as it was written down; anything unknown or missing is refused."""
+    if plain.get("schema", SCHEMA) != SCHEMA:
+        raise BadInput(f"{where} has schema {plain['schema']!r}; this program reads schema {SCHEMA}.")
     try:
         name = plain["method"]
         if name not in METHODS:

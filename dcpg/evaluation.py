@@ -14,6 +14,7 @@ import torch
 
 from dcpg.envs.base import VectorEnv
 from dcpg.envs.normaliser import RewardNormaliser
+from dcpg.errors import NumericalFailure
 from dcpg.rollout import Actor, sample_actions
 from dcpg.seeding import generator
 
@@ -84,6 +85,8 @@ def play(
         actions[alive] = chosen.numpy()
         step = env.step(actions)
         live = alive & step.valid
+        if not np.isfinite(step.rewards[live]).all():
+            raise NumericalFailure(f"The environment gave a reward that is not finite, in step {t} of an evaluation.")
         returns[live] += step.rewards[live]
         scaled = normaliser.scale(step.rewards)
         true[live] += PAPER_GAMMA**t * scaled[live]

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from dcpg.config import Config
@@ -9,13 +14,42 @@ from dcpg.errors import BadInput
 from dcpg.rundir import RunDirectory
 
 
+class EventFile:
+    """TensorBoard's file, written at once: its own writer has a thread, whose errors nobody could catch."""
+
+    def __init__(self, folder: Path, purge: int | None) -> None:
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+        folder.mkdir(exist_ok=True)
+        name = f"events.out.tfevents.{time.time_ns() // 1000:018d}.{os.getpid()}"
+        self._records = RecordWriter(open(folder / name, "xb", buffering=0))  # noqa: SIM115
+        self._write(file_version="brain.Event:2")
+        if purge is not None:  # what was written for this step and later is about to come again
+            self._write(step=purge, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
+
+    def _write(self, **fields: Any) -> None:
+        self._records.write(self._event(wall_time=time.time(), **fields).SerializeToString())
+
+    def scalars(self, numbers: dict[str, float], steps: int) -> None:
+        """Numbers at a step."""
+        values = [self._summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
+        self._write(step=steps, summary=self._summary(value=values))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._records.close()
+
+
 class Logs:
     """What the rows say, for people who look at curves."""
 
-    def __init__(self, config: Config, directory: RunDirectory) -> None:
-        self.config, self.directory = config, directory
+    def __init__(self, config: Config, directory: RunDirectory, warn: Callable[[str], None]) -> None:
+        self.config, self.directory, self.warn = config, directory, warn
+        self._refused = False
         self._purge: int | None = None
-        self._writer: Any = None
+        self._writer: EventFile | None = None
         self._wandb: Any = None
         if config.wandb:
             try:
@@ -51,19 +85,27 @@ class Logs:
         self._add({f"evaluation/{k}": v for k, v in numbers.items()}, row["steps"])
 
     def _add(self, numbers: dict[str, float], steps: int) -> None:
-        if self._writer is None:
-            from torch.utils.tensorboard import SummaryWriter
+        try:
+            self._write(numbers, steps)
+        except OSError as error:  # curves for people; the rows are in metrics.jsonl and eval.jsonl all the same
+            if not self._refused:
+                self.warn(f"TensorBoard's file could not be written ({error}); the run goes on without it.")
+            self._refused = True
 
-            self._writer = SummaryWriter(str(self.directory.tensorboard), purge_step=self._purge)
-        for name, value in numbers.items():
-            self._writer.add_scalar(name, value, steps)
+    def _write(self, numbers: dict[str, float], steps: int) -> None:
         if self._wandb is not None:
             self._wandb.log(numbers, step=steps)
+        if self._refused:
+            return
+        if self._writer is None:
+            self._writer = EventFile(self.directory.tensorboard, self._purge)
+        self._writer.scalars(numbers, steps)
 
     def close(self) -> None:
         """Write out what is buffered."""
         if self._writer is not None:
-            self._writer.close()
+            with contextlib.suppress(OSError):
+                self._writer.close()
             self._writer = None
         if self._wandb is not None:
             self._wandb.finish()

@@ -27,8 +27,9 @@ def fsync_dir(path: Path) -> None:
 
 
 def write_durable(path: Path, data: bytes) -> None:
-    """A file's bytes, on the disk when this returns."""
-    with open(path, "wb") as file:
+    """A new file's bytes, on the disk when this returns. What stood there is removed first, never written through."""
+    path.unlink(missing_ok=True)
+    with open(path, "xb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -66,15 +67,17 @@ class Rows:
         if self.path.exists():
             with open(self.path, "rb") as file:
                 os.fsync(file.fileno())
+            fsync_dir(self.path.parent)  # the file's name may be new
 
     def _flush(self) -> None:
         if not self.pending:
             return
-        with open(self.path, "ab") as file:
+        data = b"".join(self.pending)
+        with open(self.path, "ab", buffering=0) as file:  # a buffer would write a refused row again when it is closed
             start = file.tell()
             try:
-                file.write(b"".join(self.pending))
-                file.flush()
+                while data:
+                    data = data[file.write(data) :]
             except OSError:
                 with contextlib.suppress(OSError):
                     os.truncate(self.path, start)
@@ -88,17 +91,19 @@ class Rows:
         self.pending.clear()
         self.count = count
 
-    def complete(self) -> int:
-        """How many whole rows the file holds."""
-        return self.path.read_bytes().count(b"\n") if self.path.exists() else 0
-
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """All whole rows of a JSON-lines file."""
-    if not path.exists():
-        return []
-    text = path.read_bytes()
-    return [json.loads(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
+    """The rows of a JSON-lines file, up to the first line that is torn or not a row."""
+    rows = []
+    for line in path.read_bytes().splitlines(keepends=True) if path.exists() else []:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            break
+        if not line.endswith(b"\n") or not isinstance(row, dict):
+            break
+        rows.append(row)
+    return rows
 
 
 class Lock:
@@ -114,10 +119,11 @@ class Lock:
 
     def acquire(self) -> None:
         """Take the lock or refuse, naming who holds it."""
-        try:
-            file = open(self.path, "a+b")  # noqa: SIM115
+        try:  # a link is not followed: it could name any file
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
         except OSError as error:
-            raise BadInput(f"{self.path.parent} cannot be written to ({error.strerror}).") from None
+            raise BadInput(f"{self.path} cannot be written to ({error.strerror}).") from None
+        file = os.fdopen(fd, "r+b")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -127,6 +133,10 @@ class Lock:
                 f"{self.path.parent} is in use by process {holder.get('pid', '?')} on {holder.get('host', '?')}; "
                 "wait for it or stop it."
             ) from None
+        if not self._is_ours(file):  # the one before us removed the file just now
+            file.close()
+            self.acquire()
+            return
         holder = self._read()
         if holder and holder.get("host") != socket.gethostname() and self._moves(holder):
             file.close()
@@ -136,13 +146,19 @@ class Lock:
         self._file = file
         self.beat()
 
+    def _is_ours(self, file: IO[bytes]) -> bool:
+        try:
+            return os.stat(self.path).st_ino == os.fstat(file.fileno()).st_ino
+        except OSError:
+            return False
+
     def _moves(self, before: dict[str, Any]) -> bool:
         end = time.monotonic() + FOREIGN_PATIENCE
         while time.monotonic() < end:
             time.sleep(0.5)
             now = self._read()
-            if now != before:
-                return bool(now)
+            if now and now != before:  # an empty file is one that is being written
+                return True
         return False
 
     def _read(self) -> dict[str, Any]:
@@ -167,7 +183,7 @@ class Lock:
     def release(self) -> None:
         """Give the directory free."""
         if self._file is not None:
-            self._file.truncate(0)
+            self.path.unlink(missing_ok=True)
             self._file.close()
             self._file = None
 
@@ -196,13 +212,17 @@ class RunDirectory:
 
     def create(self) -> None:
         """A new run's directory; one that holds a run already is refused."""
-        if self.path.exists() and not self.path.is_dir():
+        try:
+            existed = self.path.exists()
+        except OSError as error:
+            raise BadInput(f"{self.path} cannot be used ({error.strerror}); choose another --out.") from None
+        if existed and not self.path.is_dir():
             raise BadInput(f"{self.path} is a file; choose another --out.")
         if self.config.exists() or any(p.name[:12] != "0" * 12 for p in self._checkpointed()):
             raise BadInput(
                 f"{self.path} holds a run already; go on with `dcpg resume {self.path}` or choose another --out."
             )
-        self._made = not self.path.exists()
+        self._made = not existed
         try:
             # config.json is written last: a run that was killed before that has not begun
             shutil.rmtree(self.checkpoints, ignore_errors=True)
@@ -223,8 +243,15 @@ class RunDirectory:
 
     def read_config(self) -> dict[str, Any]:
         """The configuration as it was written down."""
-        if not self.path.is_dir():
+        try:
+            found = self.path.is_dir()
+        except OSError:
+            found = False
+        if not found:
             raise BadInput(f"There is no run at {self.path}.")
+        for part in (self.checkpoints, self.checkpoints / "shared", self.lock.path):
+            if part.is_symlink():
+                raise BadInput(f"{part} is a link; a run's files must be in its own directory.")
         try:
             plain = json.loads(self.config.read_bytes())
         except FileNotFoundError:

@@ -22,6 +22,8 @@ from dcpg.checkpoint import Checkpoint, Damaged
 from dcpg.rollout import Rollout
 
 MAX_ENV_STATE = 2**21  # bytes of one environment's state
+# what reading a file of the right format and the wrong contents can raise
+STRANGE = (KeyError, IndexError, ValueError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 def weights_file(network: nn.Module) -> bytes:
@@ -31,17 +33,18 @@ def weights_file(network: nn.Module) -> bytes:
 
 def own_files(algorithm: Algorithm, env_state: list[bytes], state: Mapping[str, Any]) -> dict[str, bytes]:
     """What belongs to one checkpoint alone."""
-    at = algorithm.cursor
+    at, moments = algorithm.cursor, _adam_tensors(algorithm)
     plain = {
         **state,
         "cursor": dataclasses.asdict(at),
         "sums": {name: {"steps": s.steps, "values": s.values.tolist()} for name, s in algorithm.sums.items()},
         "rollouts": list(algorithm.B.rollouts),
         "remembered": algorithm.B.old_log_policy is not None,
+        "moments": len(moments),
     }
     return {
         "weights.safetensors": weights_file(algorithm.network),
-        "adam.safetensors": save_tensors(_adam_tensors(algorithm)),
+        "adam.safetensors": save_tensors(moments),
         "envs.zst": zstandard.ZstdCompressor(level=1).compress(_joined(env_state)),
         "state.json": json.dumps(plain, allow_nan=False).encode(),
     }
@@ -66,14 +69,11 @@ def restore(algorithm: Algorithm, checkpoint: Checkpoint) -> tuple[dict[str, Any
     """Put a verified checkpoint's state into the algorithm; returns the rest of the state and the environments'."""
     try:
         state: dict[str, Any] = json.loads(checkpoint.files["state.json"])
-        cursor = Cursor(**{k: int(v) for k, v in state["cursor"].items()})
+        cursor = _cursor(algorithm, state["cursor"])
         load_weights(algorithm.network, checkpoint.files["weights.safetensors"])
-        _load_adams(algorithm, checkpoint.files["adam.safetensors"])
+        _load_adams(algorithm, checkpoint.files["adam.safetensors"], int(state["moments"]))
         algorithm.cursor = cursor
-        algorithm.sums = {
-            name: Sums(int(s["steps"]), torch.tensor(s["values"], dtype=torch.float64, device=algorithm.device))
-            for name, s in state["sums"].items()
-        }
+        algorithm.sums = _sums(algorithm, state["sums"])
         algorithm.B.clear()
         algorithm.tau, algorithm.segments = None, []
         for number in state["rollouts"]:
@@ -83,11 +83,39 @@ def restore(algorithm: Algorithm, checkpoint: Checkpoint) -> tuple[dict[str, Any
             algorithm.tau, algorithm.segments = _load_rollout(algorithm, checkpoint, cursor.rollout, frames=True)
         if state["remembered"]:
             old = load_tensors(checkpoint.files[f"shared/{_old_name(cursor.rollout)}"])["old_log_policy"]
+            _expect("pi_old", old, (len(algorithm.B), algorithm.B.shape[0] - 1, algorithm.actions))
             algorithm.B.old_log_policy = old
         envs = _environments(checkpoint.files["envs.zst"], MAX_ENV_STATE * (algorithm.B.num_envs + 1))
-    except (KeyError, ValueError, TypeError, AttributeError, zstandard.ZstdError, safetensors.SafetensorError) as error:
+    except (*STRANGE, zstandard.ZstdError, safetensors.SafetensorError) as error:
         raise Damaged(f"it does not hold this run's state ({type(error).__name__}: {error})") from None
     return state, envs
+
+
+def _cursor(algorithm: Algorithm, plain: Mapping[str, Any]) -> Cursor:
+    cursor = Cursor(**{k: int(v) for k, v in plain.items()})
+    lines = algorithm.method.lines
+    inside = 0 <= cursor.line <= len(lines) + 1 and min(cursor.rollout, cursor.epoch, cursor.minibatch) >= 0
+    if not inside or (1 <= cursor.line <= len(lines) and cursor.epoch > lines[cursor.line - 1].epochs):
+        raise ValueError(f"the loop has no place {dict(plain)}")
+    return cursor
+
+
+def _sums(algorithm: Algorithm, plain: Mapping[str, Any]) -> dict[str, Sums]:
+    sums = algorithm.fresh_sums()
+    if set(plain) != set(sums):
+        raise ValueError("the running sums are of other lines")
+    for name, s in plain.items():
+        values = torch.tensor(s["values"], dtype=torch.float64)
+        _expect(f"the sums of {name}", values, tuple(sums[name].values.shape))
+        sums[name] = Sums(int(s["steps"]), values.to(algorithm.device))
+    return sums
+
+
+def _expect(what: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    if tuple(tensor.shape) != shape:
+        raise ValueError(f"{what} has shape {tuple(tensor.shape)} instead of {shape}")
+    if tensor.is_floating_point() and not tensor.isfinite().all():
+        raise ValueError(f"{what} is not finite")
 
 
 def load_weights(network: nn.Module, data: bytes) -> None:
@@ -125,8 +153,10 @@ def _adam_tensors(algorithm: Algorithm) -> dict[str, Tensor]:
     }
 
 
-def _load_adams(algorithm: Algorithm, data: bytes) -> None:
+def _load_adams(algorithm: Algorithm, data: bytes, count: int) -> None:
     tensors = load_tensors(data)
+    if len(tensors) != count:
+        raise ValueError(f"{len(tensors)} Adam moments instead of {count}")
     parameters = dict(algorithm.network.named_parameters())
     for adam in algorithm.adams.values():
         adam.state.clear()
@@ -135,9 +165,13 @@ def _load_adams(algorithm: Algorithm, data: bytes) -> None:
         p = parameters[name]
         expected = torch.zeros((), dtype=torch.float32) if field == "step" else p
         _compare("Adam states", {key: value}, {key: expected.detach().cpu()})
+        if field not in ("step", "exp_avg", "exp_avg_sq"):
+            raise ValueError(f"an Adam has no {field}")
         state = algorithm.adams[line].state.setdefault(p, {})
         # moments in the parameter's own memory layout, as Adam itself makes them
         state[field] = value.to(p.device) if field == "step" else torch.empty_like(p).copy_(value)
+    if any(len(state) != 3 for adam in algorithm.adams.values() for state in adam.state.values()):
+        raise ValueError("an Adam lacks some of its moments")
 
 
 def _load_rollout(
@@ -146,6 +180,11 @@ def _load_rollout(
     B = algorithm.B
     segments = _split(checkpoint.files[f"shared/{_frames_name(number)}"])
     tensors = load_tensors(checkpoint.files[f"shared/{_tensors_name(number)}"])
+    T, N = B.shape[0] - 1, B.num_envs
+    for name, tensor in tensors.items():
+        _expect(f"{name} of rollout {number}", tensor, (T + name.startswith("values/"), N))
+    if len(segments) != N:
+        raise ValueError(f"{len(segments)} segments for {N} environments")
     opened = torch.empty(0)
     if frames:
         opened = torch.from_numpy(np.stack([decompress(s, B.shape, B.dtype) for s in segments], axis=1))

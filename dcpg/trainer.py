@@ -9,7 +9,7 @@ import platform
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -26,7 +26,7 @@ from dcpg.config import SCHEMA, Config, device_of, from_json
 from dcpg.envs.base import VectorEnv
 from dcpg.envs.make import EnvMaker, make_train, splits
 from dcpg.envs.normaliser import RewardNormaliser
-from dcpg.errors import BadInput, DcpgError, Stopped, StorageFailed
+from dcpg.errors import BadInput, Stopped, StorageFailed
 from dcpg.evaluation import Protocol as EvalProtocol
 from dcpg.evaluation import play
 from dcpg.logs import Logs
@@ -87,7 +87,7 @@ class Trainer:
         self.episode_lengths = np.zeros(config.env.num_envs, np.int64)
         self.finished: list[tuple[float, int, int]] = []  # (return, length, level) of tau's episodes
         self.store = CheckpointStore(directory.checkpoints)
-        self.logs = Logs(config, directory)
+        self.logs = Logs(config, directory, self.watcher.warn)
         self.stop: str | None = None  # the signal that asked for a stop
         self.watchdog = Watchdog(directory, config.env.timeout)
         self._saved_at = time.monotonic()
@@ -97,13 +97,14 @@ class Trainer:
 
     # -- the run
 
-    def run(self) -> dict[str, Any]:
-        """From wherever the run stands to its end."""
+    def run(self, begin: Callable[[], None] = lambda: None) -> dict[str, Any]:
+        """From wherever the run stands to its end; a new run first does what `begin` says."""
         config, at = self.config, self.algorithm.cursor
         self.watcher.start(config, self.directory.path, at.rollout)
         with self._signals(), self.watchdog:
             try:
-                self._write_summary("running")
+                begin()
+                self._note_summary("running")
                 while True:
                     self._evaluate_if_due()
                     at = self.algorithm.cursor
@@ -114,11 +115,10 @@ class Trainer:
                 self.save(final=True)
             except Stopped:
                 self.save(final=True)
-                self._write_summary("stopped")
+                self._note_summary("stopped")
                 raise
             except BaseException:
-                with contextlib.suppress(DcpgError):
-                    self._write_summary("failed")
+                self._note_summary("failed")
                 raise
             finally:
                 self.watcher.close()
@@ -285,13 +285,18 @@ class Trainer:
             found["versions"] = meta.get("versions")
             try:
                 for key, rows in (("metrics", self.directory.metrics), ("eval", self.directory.evaluations)):
-                    if rows.complete() < int(state["rows"][key]):
+                    if int(state["rows"][key]) < 0:
+                        raise ValueError("a negative number of rows")
+                    if len(read_rows(rows.path)) < int(state["rows"][key]):
                         raise Damaged(f"{rows.path.name} lacks rows that it follows")
                 self.normaliser = RewardNormaliser.restored(state["normaliser"])
                 episodes = state["episodes"]
                 self.episode_returns = np.array(episodes["returns"], np.float64)
                 self.episode_lengths = np.array(episodes["lengths"], np.int64)
                 self.finished = [(float(r), int(n), int(level)) for r, n, level in episodes["finished"]]
+                for array in (self.normaliser.sums, self.episode_returns, self.episode_lengths):
+                    if array.shape != (self.config.env.num_envs,):
+                        raise ValueError(f"{array.shape} numbers for {self.config.env.num_envs} environments")
                 self.env.restore(envs)
                 if not self.env.exact_state:  # new episodes begin
                     self.normaliser.sums[:] = self.episode_returns[:] = self.episode_lengths[:] = 0
@@ -309,11 +314,16 @@ class Trainer:
             self.watcher.warn(
                 "This environment cannot save its state: new episodes begin here, so the resume is not exact."
             )
-        self.directory.metrics.keep(int(found["rows"]["metrics"]))
-        self._keep_evaluations(int(found["rows"]["eval"]))
         steps = self.algorithm.cursor.rollout * self.config.rollout_size
-        timing = [row for row in read_rows(self.directory.timing.path) if row["steps"] <= steps]
-        self.directory.timing.keep(len(timing))
+        try:
+            self.directory.metrics.keep(int(found["rows"]["metrics"]))
+            self._keep_evaluations(int(found["rows"]["eval"]))
+            timing = [row for row in read_rows(self.directory.timing.path) if row.get("steps", 0) <= steps]
+            self.directory.timing.keep(len(timing))
+        except OSError as error:
+            raise StorageFailed(
+                f"{self.directory.path} cannot be written to ({error}); make room and try again."
+            ) from None
         self.logs.purge(steps)
 
     def _keep_evaluations(self, count: int) -> None:
@@ -358,9 +368,13 @@ class Trainer:
             yield
             return
 
+        interrupted: list[int] = []
+
         def ask(number: int, frame: FrameType | None) -> None:
-            if self.stop == "SIGINT" and number == signal.SIGINT:
+            if interrupted and number == signal.SIGINT:
                 os._exit(130)
+            if number == signal.SIGINT:
+                interrupted.append(number)
             self.stop = signal.Signals(number).name
 
         numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
@@ -370,6 +384,11 @@ class Trainer:
         finally:
             for number, handler in zip(numbers, before, strict=True):
                 signal.signal(number, handler)
+
+    def _note_summary(self, status: str) -> None:
+        """A summary on the way: a disk that refuses it now does not end the run."""
+        with contextlib.suppress(StorageFailed):
+            self._write_summary(status)
 
     def _write_summary(self, status: str) -> dict[str, Any]:
         rows = read_rows(self.directory.evaluations.path)
@@ -415,9 +434,13 @@ def start(
                 snapshot.load_weights(trainer.network, newest_weights(init))
             except Damaged as error:
                 raise BadInput(f"--init {init} does not fit this run: {error}.") from None
-        trainer.save(final=True)
-        directory.write_json(directory.config, {"schema": SCHEMA, **config.to_json(), "versions": versions()})
-        return Run(out, trainer.run())
+        plain = {"schema": SCHEMA, **config.to_json(), "init": str(init) if init else None, "versions": versions()}
+
+        def begin() -> None:  # config.json comes last: with it the run exists
+            trainer.save(final=True)
+            directory.write_json(directory.config, plain)
+
+        return Run(out, trainer.run(begin))
     except BaseException:
         if not directory.config.exists():
             directory.lock.release()

@@ -125,6 +125,11 @@ def test_milestones_hold_the_weights_of_their_time(tmp_path: Path) -> None:
     weights = (long.directory / "milestones" / "000000000256.safetensors").read_bytes()
     assert weights == contents(short.directory)["weights.safetensors"]
     assert dcpg.evaluate(long, levels="0-3", at=256)["steps"] == 256
+    untrained = dcpg.load(long, at=0)
+    start = RunDirectory(tmp_path / "start")
+    start.create()
+    fresh = Trainer(resolve("dcpg", "maze", preset="tiny", settings=TINY), start).network.state_dict()
+    assert all(fresh[k].equal(v) for k, v in untrained.network.state_dict().items())
     with pytest.raises(BadInput, match="no weights at 300 steps; it has them at 256, 512, 768"):
         dcpg.load(long, at=300)
 

@@ -57,6 +57,8 @@ class RewardNormaliser:
     @classmethod
     def restored(cls, state: dict[str, Any]) -> RewardNormaliser:
         """From `state()`."""
-        return cls(
-            np.array(state["sums"], np.float64), float(state["mean"]), float(state["var"]), float(state["count"])
-        )
+        sums = np.array(state["sums"], np.float64)
+        mean, var, count = float(state["mean"]), float(state["var"]), float(state["count"])
+        if sums.ndim != 1 or not np.isfinite([*sums, mean, var, count]).all() or var < 0 or count <= 0:
+            raise ValueError("the reward normaliser's statistics are not numbers that it can have")
+        return cls(sums, mean, var, count)

@@ -29,6 +29,7 @@ MODES = {"easy": 0, "hard": 1}
 NUM_ACTIONS = 15
 ALL_LEVELS = 2**31 - 1
 MAX_STATE = 2**20
+STATE_END = bytes.fromhex("fecafeca")  # a state ends with this mark, the library's 0xCAFECAFE
 # A level's start is made with this seed, so that it is the same in every run.
 START_SEED = 0
 
@@ -90,6 +91,8 @@ def state_game(state: bytes) -> str:
     _, length = struct.unpack_from("<ii", state)
     if not 0 < length < 64:
         raise ValueError("this is not a Procgen state")
+    if not state.endswith(STATE_END):
+        raise ValueError("a Procgen state is cut short")
     return state[8 : 8 + length].decode("ascii", "replace")
 
 

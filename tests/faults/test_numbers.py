@@ -1,0 +1,188 @@
+"""Faults 16 to 19: numbers that are not finite, and environments that give nothing to learn from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode
+from safetensors.torch import load, save
+
+import dcpg
+from tests.faults.driver import METHODS, Driver, copy, each, names, newest, record, rewrite
+
+pytestmark = pytest.mark.faults
+
+TERMS = {
+    "ppo": {"policy": ("J_pi", "J_V", "H")},
+    "ppg": {"policy": ("J_pi", "J_V", "H"), "auxiliary": ("J_V", "J_aux", "C_pi")},
+    "dcpg": {"policy": ("J_pi", "C_V", "H"), "auxiliary": ("J_V", "C_pi")},
+    "ddcpg": {"policy": ("J_pi", "C_V", "H"), "auxiliary": ("J_V", "C_pi", "J_f")},
+}
+
+
+def all_finite(out: Path) -> bool:
+    """Every number of every checkpoint."""
+    found = names(out)
+    assert found
+    for name in found:
+        for file in ("weights.safetensors", "adam.safetensors"):
+            tensors = load((out / "checkpoints" / name / file).read_bytes())
+            if not all(bool(torch.isfinite(t).all()) for t in tensors.values()):
+                return False
+        json.loads((out / "checkpoints" / name / "state.json").read_text(), parse_constant=pytest.fail)
+    return True
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_term_is_not_finite(runs: Driver, reference: Callable[..., Path], tmp_path: Path, method: str) -> None:
+    """Each term of each line: exit 3 before the step, the term is named, and the run can go on from where it was."""
+    values = ["nan", "inf", "gradient"]
+    jobs = [(line, term) for line, terms in TERMS[method].items() for term in terms]
+
+    def work(job: tuple[int, tuple[str, str]]) -> None:
+        number, (line, term) = job
+        value = values[number % 3]
+        out = tmp_path / f"{line}-{term}"
+        call = "7" if line == "auxiliary" else "12"
+        ended = runs.train(out, f"term {line} {term} {call} {value}", method=method, steps=256)
+        assert ended.code == 3, str(ended)
+        if value == "gradient":
+            assert f"the gradient of the {line} line" in ended.err
+            assert f"{term} of" not in ended.err
+        else:
+            assert f"{term} of the {line} line" in ended.err
+            others = {other for other in TERMS[method][line] if other != term}
+            assert not any(f"{other} of" in ended.err for other in others)
+        assert all_finite(out)
+        runs.recovers(out, reference(method, 256))
+
+    each(list(enumerate(jobs)), work, f"16, 17 a term is not finite, {method}")
+
+
+def test_a_reward_is_not_finite(runs: Driver, reference: Callable[..., Path], tmp_path: Path) -> None:
+    """In training and in evaluation: exit 3, and the message says that it was a reward."""
+    jobs = [("env", 3, "nan"), ("env", 20, "inf"), ("env", 9, "-inf"), ("evaluate", 5, "nan"), ("evaluate", 30, "inf")]
+
+    def work(job: tuple[str, int, str]) -> None:
+        place, number, value = job
+        out = tmp_path / f"{place}-{number}"
+        ended = runs.train(out, f"reward {place} {number} {value}", steps=256)
+        assert ended.code == 3, str(ended)
+        assert "reward" in ended.err
+        assert all_finite(out)
+        runs.recovers(out, reference("ddcpg", 256))
+
+    each(jobs, work, "16 a reward is not finite")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("file", ["weights.safetensors", "adam.safetensors", "state.json"])
+def test_stored_numbers_are_not_finite(
+    runs: Driver, reference: Callable[..., Path], stopped: Path, tmp_path: Path, file: str, value: float
+) -> None:
+    """Refused on load, with matching hashes too: the one before it is used, or the run stops with exit 4."""
+
+    def spoil(checkpoint: Path) -> None:
+        if file == "state.json":
+            state = json.loads((checkpoint / file).read_bytes())
+            state["normaliser"]["var"] = value
+            data = json.dumps(state).encode()
+        else:
+            tensors = load((checkpoint / file).read_bytes())
+            tensors[sorted(tensors)[0]].view(-1)[0] = value
+            data = save(tensors)
+        rewrite(checkpoint, file, data)
+
+    out = copy(stopped, tmp_path / "newest")
+    name = newest(out).name
+    spoil(newest(out))
+    ended = runs.recovers(out, reference())
+    assert name in ended.out + ended.err
+    everywhere = copy(stopped, tmp_path / "all")
+    for name in names(everywhere):
+        if file != "adam.safetensors" or load((everywhere / "checkpoints" / name / file).read_bytes()):
+            spoil(everywhere / "checkpoints" / name)
+    assert runs.resume(everywhere).code == 4
+    record(f"18 stored numbers are not finite ({file}, {value})", 2, 2)
+
+
+class Dull(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """Rewards and episode lengths as a test wants them."""
+
+    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+
+    def __init__(self, num_envs: int, reward: float, length: int) -> None:
+        self.num_envs, self.reward, self.length = num_envs, reward, length
+        self.single_observation_space = gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32)
+        self.single_action_space = gymnasium.spaces.Discrete(4)
+        self.observation_space = gymnasium.vector.utils.batch_space(self.single_observation_space, num_envs)
+        self.action_space = gymnasium.vector.utils.batch_space(self.single_action_space, num_envs)
+        self.ages = np.zeros(num_envs, np.int64)
+
+    def _observe(self) -> np.ndarray[Any, Any]:
+        return np.repeat((self.ages % 2)[:, None], 3, 1).astype(np.float32)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.ages[:] = 0
+        return self._observe(), {}
+
+    def step(self, actions: Any) -> Any:
+        self.ages += 1
+        ends = self.ages >= self.length
+        self.ages[ends] = 0
+        return self._observe(), np.full(self.num_envs, self.reward), ends, np.zeros_like(ends), {}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("reward", "length"),
+    [(0.0, 5), (1.0, 10**9), (0.0, 10**9), (1.0, 1), (0.0, 1), (1e30, 3), (-1e-30, 2)],
+    ids=["zero", "no-end", "zero-and-no-end", "one-step", "zero-and-one-step", "huge", "tiny"],
+)
+def test_nothing_to_learn_from(tmp_path: Path, method: str, reward: float, length: int) -> None:
+    """Zero rewards, constant advantages, episodes of one step or without an end: finite, and it goes on."""
+
+    def make(num_envs: int, seed: int) -> Dull:
+        return Dull(num_envs, reward, length)
+
+    settings = {"evaluation.max_steps": 20, "evaluation.episodes": 2}
+    run = dcpg.train(method, env=make, preset="tiny", steps=256, out=tmp_path / "run", settings=settings)
+    assert run.summary["status"] == "finished"
+    rows = [json.loads(text) for text in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) == 2
+    numbers = [v for row in rows for v in row.values() if isinstance(v, float)]
+    assert np.isfinite(numbers).all()
+    assert all_finite(tmp_path / "run")
+    record(f"19 reward {reward:g}, episodes of {length} steps, {method}", 1, 1)
+
+
+def test_constant_advantages(tmp_path: Path) -> None:
+    """With gamma 0 and a constant reward all advantages are the same; normalising them must not divide by zero."""
+
+    def make(num_envs: int, seed: int) -> Dull:
+        env = Dull(num_envs, 1.0, 1)
+        env._observe = lambda: np.zeros((num_envs, 3), np.float32)  # type: ignore[method-assign]
+        return env
+
+    settings = {"evaluation.max_steps": 20, "evaluation.episodes": 2, "algorithm.gamma": 0.0, "algorithm.lam": 0.0}
+    run = dcpg.train("ddcpg", env=make, preset="tiny", steps=256, out=tmp_path / "run", settings=settings)
+    assert run.summary["status"] == "finished"
+    assert all_finite(tmp_path / "run")
+    record("19 constant advantages", 1, 1)
+
+
+def test_driver_finds_what_is_not_finite(stopped: Path, tmp_path: Path) -> None:
+    """The check above is able to fail."""
+    out = copy(stopped, tmp_path / "run")
+    assert all_finite(out)
+    tensors = load((newest(out) / "weights.safetensors").read_bytes())
+    tensors[sorted(tensors)[0]].view(-1)[0] = float("nan")
+    rewrite(newest(out), "weights.safetensors", save(tensors))
+    assert not all_finite(out)
