@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from dcpg import agent as _agent
-from dcpg import trainer
+from dcpg import launch
 from dcpg.agent import Agent
 from dcpg.config import OWN, resolve
 from dcpg.envs.make import EnvMaker, make_levels, splits
 from dcpg.errors import BadInput
 from dcpg.evaluation import Protocol, play
-from dcpg.trainer import Run
+from dcpg.launch import Run
 from dcpg.watcher import Watcher
 
 MakeEnv = Callable[[int, int], Any]  # (num_envs, seed) -> Gymnasium vector environment
@@ -41,7 +41,7 @@ def train(
     config = resolve(method, name, preset=preset, steps=steps, seed=seed, settings=settings)
     maker = EnvMaker(env, test_env) if env is not None else None
     directory = Path(out) if out is not None else default_directory(name, method, seed)
-    return trainer.start(config, directory, maker, watcher, Path(init) if init is not None else None)
+    return launch.start(config, directory, maker, watcher, Path(init) if init is not None else None)
 
 
 def default_directory(game: str, method: str, seed: int) -> Path:
@@ -59,7 +59,7 @@ def resume(
 ) -> Run:
     """Go on exactly where a run stopped; with `steps`, to another end."""
     maker = EnvMaker(env, test_env) if env is not None else None
-    return trainer.resume(_directory(run), steps, maker, watcher)
+    return launch.resume(_directory(run), steps, maker, watcher)
 
 
 def load(run: Run | str | Path, at: int | None = None, *, env: MakeEnv | None = None) -> Agent:

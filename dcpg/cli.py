@@ -119,7 +119,7 @@ def train(
     from dcpg.api import default_directory
     from dcpg.config import resolve
     from dcpg.display import display
-    from dcpg.trainer import start
+    from dcpg.launch import start
 
     given = parse_settings(settings)
     for name, value in (
@@ -147,8 +147,8 @@ def resume(
 
     from dcpg.config import from_json
     from dcpg.display import display
+    from dcpg.launch import resume as go_on
     from dcpg.rundir import RunDirectory, read_rows
-    from dcpg.trainer import resume as go_on
 
     run = RunDirectory(directory)
     c = from_json(run.read_config(), run.config)

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import os
 import platform
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from types import FrameType
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 
 from dcpg import snapshot
 from dcpg.algorithm import Algorithm
 from dcpg.buffer import Buffer
 from dcpg.checkpoint import Checkpoint, CheckpointStore, Damaged
-from dcpg.config import SCHEMA, Config, device_of, from_json
+from dcpg.config import Config, device_of
 from dcpg.envs.base import VectorEnv
 from dcpg.envs.make import EnvMaker, make_train, splits
 from dcpg.envs.normaliser import RewardNormaliser
+from dcpg.episodes import EpisodeCounter
 from dcpg.errors import BadInput, Stopped, StorageFailed
 from dcpg.evaluation import Protocol as EvalProtocol
 from dcpg.evaluation import play
@@ -34,19 +27,12 @@ from dcpg.networks import Network
 from dcpg.rollout import Rollout, collect, with_targets
 from dcpg.rundir import RunDirectory, read_rows, write_atomic
 from dcpg.seeding import generator
+from dcpg.signals import StopSignals
 from dcpg.watchdog import Watchdog
 from dcpg.watcher import Silent, Watcher
 
 SAVE_TRIES = 5  # failed saves in a row before the run gives up
 RETRY_SECONDS = 30.0
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run's directory and what came out."""
-
-    directory: Path
-    summary: dict[str, Any]
 
 
 class Trainer:
@@ -83,12 +69,10 @@ class Trainer:
             between_steps=self._between_steps,
         )
         self.env_state = self.env.state()  # at the start of the rollout that is being collected
-        self.episode_returns = np.zeros(config.env.num_envs)
-        self.episode_lengths = np.zeros(config.env.num_envs, np.int64)
-        self.finished: list[tuple[float, int, int]] = []  # (return, length, level) of tau's episodes
+        self.episodes = EpisodeCounter(config.env.num_envs)
         self.store = CheckpointStore(directory.checkpoints)
         self.logs = Logs(config, directory, self.watcher.warn)
-        self.stop: str | None = None  # the signal that asked for a stop
+        self.signals = StopSignals()
         self.watchdog = Watchdog(directory, config.env.timeout)
         self._saved_at = time.monotonic()
         self._save_failures = 0
@@ -99,19 +83,16 @@ class Trainer:
 
     def run(self, begin: Callable[[], None] = lambda: None) -> dict[str, Any]:
         """From wherever the run stands to its end; a new run first does what `begin` says."""
-        config, at = self.config, self.algorithm.cursor
-        self.watcher.start(config, self.directory.path, at.rollout)
-        with self._signals(), self.watchdog:
+        self.watcher.start(self.config, self.directory.path, self.algorithm.cursor.rollout)
+        with self.signals, self.watchdog:
             try:
                 begin()
                 self._note_summary("running")
-                while True:
-                    self._evaluate_if_due()
-                    at = self.algorithm.cursor
-                    if at.rollout >= config.rollouts:
-                        break
+                self._evaluate_if_due()
+                while self.algorithm.cursor.rollout < self.config.rollouts:
                     self.algorithm.rollout()
                     self._rollout_done()
+                    self._evaluate_if_due()
                 self.save(final=True)
             except Stopped:
                 self.save(final=True)
@@ -133,20 +114,8 @@ class Trainer:
         with self.watchdog.watching("the environments"):
             tau = collect(self.env, self.algorithm.actor, uniform, self.normaliser, self._between_steps)
         self.env_state = self.env.state()
-        self._count_episodes(tau)
+        self.episodes.count(tau)
         return with_targets(tau, self.method)
-
-    def _count_episodes(self, tau: Rollout) -> None:
-        rewards, dones, valid = tau.raw_rewards.numpy(), tau.dones.numpy(), tau.valid.numpy()
-        levels = tau.levels.numpy()
-        self.finished = []
-        for t in range(rewards.shape[0]):
-            self.episode_returns += np.where(valid[t], rewards[t], 0.0)
-            self.episode_lengths += valid[t]
-            for n in np.flatnonzero(dones[t]):
-                self.finished.append((float(self.episode_returns[n]), int(self.episode_lengths[n]), int(levels[t, n])))
-            self.episode_returns[dones[t]] = 0.0
-            self.episode_lengths[dones[t]] = 0
 
     def _rollout_done(self) -> None:
         c, at = self.config, self.algorithm.cursor
@@ -155,9 +124,7 @@ class Trainer:
         row: dict[str, Any] = {
             "rollout": at.rollout,
             "steps": steps,
-            "episode_returns": [r for r, _, _ in self.finished],
-            "episode_lengths": [n for _, n, _ in self.finished],
-            "episode_levels": [level for _, _, level in self.finished],
+            **self.episodes.row(),
             "reward_variance": self.normaliser.var,
             **self.algorithm.row(),
         }
@@ -255,11 +222,7 @@ class Trainer:
         state = {
             "steps": steps,
             "normaliser": self.normaliser.state(),
-            "episodes": {
-                "returns": self.episode_returns.tolist(),
-                "lengths": self.episode_lengths.tolist(),
-                "finished": self.finished,
-            },
+            "episodes": self.episodes.state(),
             "rows": {"metrics": self.directory.metrics.count, "eval": self.directory.evaluations.count},
         }
         meta = {
@@ -290,22 +253,22 @@ class Trainer:
                     if len(read_rows(rows.path)) < int(state["rows"][key]):
                         raise Damaged(f"{rows.path.name} lacks rows that it follows")
                 self.normaliser = RewardNormaliser.restored(state["normaliser"])
-                episodes = state["episodes"]
-                self.episode_returns = np.array(episodes["returns"], np.float64)
-                self.episode_lengths = np.array(episodes["lengths"], np.int64)
-                self.finished = [(float(r), int(n), int(level)) for r, n, level in episodes["finished"]]
-                for array in (self.normaliser.sums, self.episode_returns, self.episode_lengths):
-                    if array.shape != (self.config.env.num_envs,):
-                        raise ValueError(f"{array.shape} numbers for {self.config.env.num_envs} environments")
+                if self.normaliser.sums.shape != (self.config.env.num_envs,):
+                    raise ValueError("the reward normaliser is of another number of environments")
+                self.episodes.restore(state["episodes"])
                 self.env.restore(envs)
-                if not self.env.exact_state:  # new episodes begin
-                    self.normaliser.sums[:] = self.episode_returns[:] = self.episode_lengths[:] = 0
+                if not self.env.exact_state:
+                    self.episodes.begin_anew()
+                    self.normaliser.sums[:] = 0
             except (KeyError, TypeError, ValueError) as error:
                 raise Damaged(f"it does not hold this run's state ({error})") from None
             self.env_state = envs
             found.update(state)
 
         self.store.newest_valid(accept, self.watcher.warn)
+        steps = self.algorithm.cursor.rollout * self.config.rollout_size
+        if self.algorithm.cursor.rollout > self.config.rollouts:
+            raise BadInput(f"{self.directory.path} has made {steps} steps already; ask for more.")
         if found["versions"] != versions():
             self.watcher.warn(
                 "Other versions of Python or its packages made this checkpoint; results may differ in the last bits."
@@ -314,7 +277,6 @@ class Trainer:
             self.watcher.warn(
                 "This environment cannot save its state: new episodes begin here, so the resume is not exact."
             )
-        steps = self.algorithm.cursor.rollout * self.config.rollout_size
         try:
             self.directory.metrics.keep(int(found["rows"]["metrics"]))
             self._keep_evaluations(int(found["rows"]["eval"]))
@@ -336,9 +298,7 @@ class Trainer:
     # -- between steps
 
     def _between_steps(self) -> None:
-        self.watchdog.alive()
-        if self.stop:
-            raise Stopped(f"Stopped by {self.stop} and saved; go on with: dcpg resume {self.directory.path}")
+        self._stop_if_asked()
         self._lap(self._phase())
         at = self.algorithm.cursor
         self.watcher.progress(self._phase(), at.rollout * self.config.rollout_size)
@@ -347,10 +307,13 @@ class Trainer:
             self.save()
 
     def _between_eval_steps(self) -> None:
-        self.watchdog.alive()
-        if self.stop:
-            raise Stopped(f"Stopped by {self.stop} and saved; go on with: dcpg resume {self.directory.path}")
+        self._stop_if_asked()
         self.watcher.progress("evaluate", self.algorithm.cursor.rollout * self.config.rollout_size)
+
+    def _stop_if_asked(self) -> None:
+        self.watchdog.alive()
+        if self.signals.asked:
+            raise Stopped(f"Stopped by {self.signals.asked} and saved; go on with: dcpg resume {self.directory.path}")
 
     def _phase(self) -> str:
         line = self.algorithm.cursor.line
@@ -360,30 +323,6 @@ class Trainer:
         now = time.monotonic()
         self._seconds[name] += now - self._clock
         self._clock = now
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """SIGTERM, SIGINT and SIGUSR1 set a flag that is read between steps; a second SIGINT ends at once."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        interrupted: list[int] = []
-
-        def ask(number: int, frame: FrameType | None) -> None:
-            if interrupted and number == signal.SIGINT:
-                os._exit(130)
-            if number == signal.SIGINT:
-                interrupted.append(number)
-            self.stop = signal.Signals(number).name
-
-        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-        before = [signal.signal(number, ask) for number in numbers]
-        try:
-            yield
-        finally:
-            for number, handler in zip(numbers, before, strict=True):
-                signal.signal(number, handler)
 
     def _note_summary(self, status: str) -> None:
         """A summary on the way: a disk that refuses it now does not end the run."""
@@ -416,57 +355,3 @@ def versions() -> dict[str, str]:
 
     names = ("dcpg", "torch", "numpy", "procgen-mirror", "gymnasium")
     return {"python": platform.python_version(), **{name: version(name) for name in names}}
-
-
-def start(
-    config: Config, out: Path, maker: EnvMaker | None = None, watcher: Watcher | None = None, init: Path | None = None
-) -> Run:
-    """A new run."""
-    directory = RunDirectory(out)
-    directory.create()
-    directory.lock.acquire()
-    try:
-        trainer = Trainer(config, directory, maker, watcher)
-        if init is not None:
-            from dcpg.agent import newest_weights
-
-            try:
-                snapshot.load_weights(trainer.network, newest_weights(init))
-            except Damaged as error:
-                raise BadInput(f"--init {init} does not fit this run: {error}.") from None
-        plain = {"schema": SCHEMA, **config.to_json(), "init": str(init) if init else None, "versions": versions()}
-
-        def begin() -> None:  # config.json comes last: with it the run exists
-            trainer.save(final=True)
-            directory.write_json(directory.config, plain)
-
-        return Run(out, trainer.run(begin))
-    except BaseException:
-        if not directory.config.exists():
-            directory.lock.release()
-            directory.undo_create()
-        raise
-    finally:
-        directory.lock.release()
-
-
-def resume(out: Path, steps: int | None = None, maker: EnvMaker | None = None, watcher: Watcher | None = None) -> Run:
-    """Go on exactly where a run stopped; with `steps`, to another end."""
-    directory = RunDirectory(out)
-    plain = directory.read_config()
-    config = from_json(plain, directory.config)
-    if steps is not None:
-        config = dataclasses.replace(config, steps=steps)
-    directory.lock.acquire()
-    try:
-        trainer = Trainer(config, directory, maker, watcher)
-        trainer.restore()
-        if trainer.algorithm.cursor.rollout > config.rollouts:
-            raise BadInput(
-                f"{out} has made {trainer.algorithm.cursor.rollout * config.rollout_size} steps already; ask for more."
-            )
-        if steps is not None:
-            directory.write_json(directory.config, {**plain, "steps": steps})
-        return Run(out, trainer.run())
-    finally:
-        directory.lock.release()

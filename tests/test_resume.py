@@ -13,9 +13,10 @@ import pytest
 import dcpg
 from dcpg.config import from_json, resolve
 from dcpg.errors import BadInput, Stopped
+from dcpg.launch import start
 from dcpg.methods import METHODS
 from dcpg.rundir import RunDirectory, read_rows
-from dcpg.trainer import Trainer, start
+from dcpg.trainer import Trainer
 
 FILES = ("weights.safetensors", "adam.safetensors", "state.json", "envs.zst")
 TINY = {"evaluation.every": 2, "evaluation.episodes": 3, "evaluation.max_steps": 40}
@@ -43,7 +44,7 @@ def stopping(run: Path, after: Callable[[], int], **more: Any) -> list[str]:
                 nonlocal left
                 left -= 1
                 if left <= 0:
-                    trainer.stop = "SIGTERM"
+                    trainer.signals.asked = "SIGTERM"
 
             trainer.watcher.progress = lambda phase, steps, tick=tick: tick()  # type: ignore[method-assign]
             try:

@@ -414,7 +414,7 @@ def main(arguments: list[str]) -> None:
 # -- the warm interpreter
 
 PRELOADED = (
-    "dcpg.display", "dcpg.estimate", "dcpg.plots", "dcpg.trainer", "dcpg.agent", "dcpg.api", "torch._dynamo",
+    "dcpg.display", "dcpg.estimate", "dcpg.plots", "dcpg.launch", "dcpg.agent", "dcpg.api", "torch._dynamo",
     "torch.utils.tensorboard", "matplotlib.pyplot", "matplotlib.backends.backend_agg",
 )  # fmt: skip
 

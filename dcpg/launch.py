@@ -1,0 +1,74 @@
+"""Starting a run and going on with one."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dcpg import snapshot
+from dcpg.agent import newest_weights
+from dcpg.checkpoint import Damaged
+from dcpg.config import SCHEMA, Config, from_json
+from dcpg.envs.make import EnvMaker
+from dcpg.errors import BadInput
+from dcpg.rundir import RunDirectory
+from dcpg.trainer import Trainer, versions
+from dcpg.watcher import Watcher
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's directory and what came out."""
+
+    directory: Path
+    summary: dict[str, Any]
+
+
+def start(
+    config: Config, out: Path, maker: EnvMaker | None = None, watcher: Watcher | None = None, init: Path | None = None
+) -> Run:
+    """A new run."""
+    directory = RunDirectory(out)
+    directory.create()
+    directory.lock.acquire()
+    try:
+        trainer = Trainer(config, directory, maker, watcher)
+        if init is not None:
+            try:
+                snapshot.load_weights(trainer.network, newest_weights(init))
+            except Damaged as error:
+                raise BadInput(f"--init {init} does not fit this run: {error}.") from None
+        plain = {"schema": SCHEMA, **config.to_json(), "init": str(init) if init else None, "versions": versions()}
+
+        def begin() -> None:  # config.json comes last: with it the run exists
+            trainer.save(final=True)
+            directory.write_json(directory.config, plain)
+
+        return Run(out, trainer.run(begin))
+    except BaseException:
+        if not directory.config.exists():
+            directory.lock.release()
+            directory.undo_create()
+        raise
+    finally:
+        directory.lock.release()
+
+
+def resume(out: Path, steps: int | None = None, maker: EnvMaker | None = None, watcher: Watcher | None = None) -> Run:
+    """Go on exactly where a run stopped; with `steps`, to another end."""
+    directory = RunDirectory(out)
+    plain = directory.read_config()
+    config = from_json(plain, directory.config)
+    if steps is not None:
+        config = dataclasses.replace(config, steps=steps)
+    directory.lock.acquire()
+    try:
+        trainer = Trainer(config, directory, maker, watcher)
+        trainer.restore()
+        if steps is not None:
+            directory.write_json(directory.config, {**plain, "steps": steps})
+        return Run(out, trainer.run())
+    finally:
+        directory.lock.release()
