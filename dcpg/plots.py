@@ -16,6 +16,7 @@ def curves(run: RunDirectory) -> Path:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import EngFormatter
 
     plain, rows, evaluations = run.read_config(), read_rows(run.metrics.path), read_rows(run.evaluations.path)
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), constrained_layout=True)
@@ -38,6 +39,8 @@ def curves(run: RunDirectory) -> Path:
     right.plot(at, [row["train_true_value"] for row in evaluations], "-", color="tab:blue", label="true")
     right.set(xlabel="environment steps", ylabel="value of initial states", title="Value on training levels")
     right.legend(frameon=False)
+    for axes in (left, right):
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     figure.suptitle(f"{plain['method']} on {plain['game']}, seed {plain['seed']}, preset {plain['preset']}")
     out = run.path / "curves.png"
     figure.savefig(out, dpi=120)

@@ -19,6 +19,7 @@ from dcpg.seeding import generator
 
 FPS = 15  # Procgen's own
 MAX_FRAMES = 1000
+GAP = 4  # pixels between two pictures of a grid; even, as H.264 wants
 
 
 def play(agent: Agent, levels: list[int]) -> tuple[list[NDArray[Any]], list[float]]:
@@ -61,10 +62,11 @@ def tiled(frames: NDArray[Any]) -> NDArray[Any]:
     n, h, w, _ = frames.shape
     columns = math.ceil(math.sqrt(n))
     rows = math.ceil(n / columns)
-    picture = np.zeros((rows * h, columns * w, 3), np.uint8)
+    down, across = h + GAP, w + GAP
+    picture = np.full((rows * down - GAP, columns * across - GAP, 3), 96, np.uint8)
     for i, frame in enumerate(frames):
         r, k = divmod(i, columns)
-        picture[r * h : (r + 1) * h, k * w : (k + 1) * w] = frame
+        picture[r * down : r * down + h, k * across : k * across + w] = frame
     return picture
 
 

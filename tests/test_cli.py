@@ -145,7 +145,7 @@ def test_videos_play(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeyp
     with av.open(str(out / "replay.mp4")) as container:
         frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
     assert len(frames) > 10
-    assert frames[0].shape == (512, 512, 3)
+    assert frames[0].shape == (516, 516, 3)
     assert frames[0].std() > 10
     assert any((a.astype(int) - b).std() > 0.5 for a, b in zip(frames, frames[5:], strict=False))
     assert run(capsys, "record", str(out), "--levels", "train", "--out", str(tmp_path / "r.gif"))[0] == 0
