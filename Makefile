@@ -6,10 +6,10 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-OUT ?= runs/demo
 GAME ?= starpilot
-STEPS ?= 200000
+STEPS ?= 400000
 SEED ?= 0
+OUT ?= runs/$(GAME)-dcpg-$(SEED)
 
 .PHONY: setup train test test-faults lint format clean
 

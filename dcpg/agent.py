@@ -12,12 +12,14 @@ import torch
 from numpy.typing import NDArray
 
 from dcpg import snapshot
+from dcpg.build import build_network
 from dcpg.checkpoint import Checkpoint, CheckpointStore, Damaged
 from dcpg.config import Config, device_of, from_json
-from dcpg.envs.make import EnvMaker, make_train
+from dcpg.envs.base import VectorEnv
+from dcpg.envs.make import EnvMaker, make_one
 from dcpg.envs.normaliser import RewardNormaliser
 from dcpg.errors import BadInput, NoValidCheckpoint
-from dcpg.networks import Network
+from dcpg.evaluation import Protocol
 from dcpg.rollout import Actor, sample_actions
 from dcpg.rundir import RunDirectory
 from dcpg.seeding import generator
@@ -27,20 +29,22 @@ from dcpg.seeding import generator
 class Moment:
     """A run's weights at some time, with what an evaluation needs besides."""
 
-    weights: bytes
+    weights: bytes | None  # None: as the seed draws them
     normaliser: RewardNormaliser
     steps: int
     k: int  # the evaluation that belongs to this moment
+    between: bool = True  # between two rollouts, not in the middle of one
 
 
 class Agent:
     """A policy that acts."""
 
-    def __init__(self, config: Config, moment: Moment, shape: tuple[int, ...], num_actions: int) -> None:
+    def __init__(self, config: Config, moment: Moment, env: VectorEnv) -> None:
         self.config, self.normaliser, self.steps, self.k = config, moment.normaliser, moment.steps, moment.k
-        self.method, self.shape, self.num_actions = config.declared(), shape, num_actions
-        network = Network(self.method.networks, shape, num_actions, config.network.channels, config.network.features)
-        snapshot.load_weights(network, moment.weights)
+        self.method, self.shape, self.env = config.declared(), env.shape, env
+        network = build_network(config, env.shape, env.num_actions)
+        if moment.weights is not None:
+            snapshot.load_weights(network, moment.weights)
         try:
             device = device_of(config)
         except BadInput:  # trained on an accelerator that is not here
@@ -51,20 +55,27 @@ class Agent:
         )
         self._acted = 0
 
+    def protocol(self, greedy: bool = False) -> Protocol:
+        """How the agent is evaluated."""
+        gamma = self.method.targets[self.method.advantages].gamma
+        return Protocol(self.method.advantages, gamma, self.config.evaluation.max_steps, greedy)
+
     def act(self, observation: NDArray[Any], greedy: bool = False) -> NDArray[np.int64]:
         """Actions for one observation or a batch of them; sampled from the policy, or its most likely ones."""
         observation = np.asarray(observation)
-        single = observation.shape == self.shape
-        if not single and observation.shape[1:] != self.shape:
-            raise BadInput(f"An observation has shape {self.shape}; got {observation.shape}.")
-        log_policy = self.actor.log_policy(observation[None] if single else observation)
+        shapes = (self.env.raw_shape, self.shape)  # as the environment gives it, or as the networks see it
+        single = observation.shape in shapes
+        batch = observation[None] if single else observation
+        if batch.shape[1:] not in shapes:
+            raise BadInput(f"An observation has shape {self.env.raw_shape}; got {observation.shape}.")
+        log_policy = self.actor.log_policy(batch if batch.shape[1:] == self.shape else self.env.arrange(batch))
         if greedy:
             actions = log_policy.argmax(1)
         else:
             g = generator(self.config.seed, "agent", self._acted)
             actions = sample_actions(log_policy, torch.rand(len(log_policy), generator=g, dtype=torch.float64))
             self._acted += 1
-        chosen: NDArray[np.int64] = actions.numpy()
+        chosen: NDArray[np.int64] = actions.numpy() + self.env.first_action
         return chosen[0] if single else chosen
 
 
@@ -73,15 +84,11 @@ def load(directory: str | Path, at: int | None = None, maker: EnvMaker | None = 
     run = RunDirectory(Path(directory))
     config = from_json(run.read_config(), run.config)
     torch.set_num_threads(config.machine.threads)
-    env = make_train(config, maker)
-    shape, num_actions = env.shape, env.num_actions
+    moment = _newest(run) if at is None else _milestone(run, at) if at else _untrained(run, config)
+    env = make_one(config, maker)
     env.close()
-    if at == 0:
-        moment = _untrained(run, config, shape, num_actions)
-    else:
-        moment = _newest(run) if at is None else _milestone(run, at)
     try:
-        return Agent(config, moment, shape, num_actions)
+        return Agent(config, moment, env)
     except Damaged as error:
         raise NoValidCheckpoint(f"{directory}: {error}.") from None
 
@@ -90,7 +97,9 @@ def newest_weights(directory: Path) -> bytes:
     """The weights of a run's newest valid checkpoint."""
     run = RunDirectory(directory)
     run.read_config()
-    return _newest(run).weights
+    weights = _newest(run).weights
+    assert weights is not None
+    return weights
 
 
 def _newest(run: RunDirectory) -> Moment:
@@ -104,14 +113,11 @@ def _newest(run: RunDirectory) -> Moment:
     raise NoValidCheckpoint(f"No valid checkpoint in {store.root} ({'; '.join(reasons) or 'there is none'}).")
 
 
-def _untrained(run: RunDirectory, config: Config, shape: tuple[int, ...], num_actions: int) -> Moment:
+def _untrained(run: RunDirectory, config: Config) -> Moment:
     """Before the first step: the seed alone decides the weights."""
     if run.read_config().get("init"):
         raise BadInput(f"{run.path} started from the weights of another run; evaluate that one instead.")
-    layout = config.declared().networks
-    network = Network(layout, shape, num_actions, config.network.channels, config.network.features)
-    weights = snapshot.weights_file(network.initialise(generator(config.seed, "init")))
-    return Moment(weights, RewardNormaliser.fresh(config.env.num_envs), 0, 0)
+    return Moment(None, RewardNormaliser.fresh(config.env.num_envs), 0, 0)
 
 
 def _moment(checkpoint: Checkpoint) -> Moment:
@@ -119,7 +125,8 @@ def _moment(checkpoint: Checkpoint) -> Moment:
         state = json.loads(checkpoint.files["state.json"])
         k = max(int(state["rows"]["eval"]) - 1, 0)
         normaliser = RewardNormaliser.restored(state["normaliser"])
-        return Moment(checkpoint.files["weights.safetensors"], normaliser, int(state["steps"]), k)
+        between = int(state["cursor"]["line"]) == 0
+        return Moment(checkpoint.files["weights.safetensors"], normaliser, int(state["steps"]), k, between)
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"it does not hold a run's state ({error})") from None
 
@@ -128,9 +135,11 @@ def _milestone(run: RunDirectory, at: int) -> Moment:
     found = sorted(int(p.stem) for p in run.milestones.glob("*.safetensors") if p.stem.isdigit())
     if at not in found:
         newest = _newest(run)
-        if newest.steps == at:
+        if newest.between:
+            found.append(newest.steps)
+        if newest.steps == at and newest.between:
             return newest
-        have = ", ".join(map(str, [*found, newest.steps]))
+        have = ", ".join(map(str, [0, *found]))
         raise BadInput(f"{run.path} has no weights at {at} steps; it has them at {have} (see --set keep_every).")
     try:
         state = json.loads((run.milestones / f"{at:012d}.json").read_bytes())

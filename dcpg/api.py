@@ -12,7 +12,7 @@ from dcpg.agent import Agent
 from dcpg.config import OWN, resolve
 from dcpg.envs.make import EnvMaker, make_levels, splits
 from dcpg.errors import BadInput
-from dcpg.evaluation import Protocol, play
+from dcpg.evaluation import play
 from dcpg.launch import Run
 from dcpg.watcher import Watcher
 
@@ -88,8 +88,7 @@ def evaluate_agent(
 ) -> dict[str, Any]:
     """`evaluate` for an agent that is loaded already."""
     c = agent.config
-    gamma = agent.method.targets[agent.method.advantages].gamma
-    protocol = Protocol(agent.method.advantages, gamma, c.evaluation.max_steps, greedy)
+    protocol = agent.protocol(greedy)
     if levels in ("train", "test"):
         makers = splits(c, maker)
         if levels not in makers:
@@ -100,6 +99,8 @@ def evaluate_agent(
         parts = [played]
     else:
         wanted = level_range(levels)
+        if episodes is not None:
+            raise BadInput(f"levels {levels!r} are played once each; leave episodes out.")
         parts = []
         for first in range(0, len(wanted), ROUND):
             vector = make_levels(c, wanted[first : first + ROUND])

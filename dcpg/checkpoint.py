@@ -174,6 +174,7 @@ class CheckpointStore:
                 accept(checkpoint)
             except Damaged as error:
                 bad.append(f"{name}: {error}")
+                self._known.clear()  # what it shares may have to be made again
                 continue
             for line in bad:
                 warn(f"Damaged checkpoint set aside, {line}.")

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from dcpg.envs.procgen import MODES, check_game
+from dcpg.envs.procgen import ALL_LEVELS, MODES, check_game
 from dcpg.errors import BadInput, unknown
 from dcpg.methods import METHODS, Common, Method
 from dcpg.settings import Section, dotted, override, setting
@@ -27,7 +27,7 @@ class Env(Section):
     """The environments."""
 
     mode: str = setting("easy", "paper, Section 5", choices=tuple(MODES))
-    num_envs: int = setting(64, "paper, Table 4", low=1)
+    num_envs: int = setting(64, "paper, Table 4", low=1, high=65_536)
     frame_size: int = setting(64, "Procgen; smaller sizes average the frame", choices=(64, 32, 16))
     timeout: float = setting(300.0, "ours: seconds after which an environment counts as hung", above=0)
 
@@ -36,9 +36,11 @@ class Env(Section):
 class Levels(Section):
     """The training levels."""
 
-    start: int = setting(0, "paper, Section 5", low=0)
-    count: int = setting(200, "paper, Section 5 (0: all levels)", low=0)
-    seeds: tuple[int, ...] = setting((), "ours: an explicit list of level seeds instead of the range", low=0)
+    start: int = setting(0, "paper, Section 5", low=0, high=ALL_LEVELS - 1)
+    count: int = setting(200, "paper, Section 5 (0: all levels)", low=0, high=ALL_LEVELS)
+    seeds: tuple[int, ...] = setting(
+        (), "ours: an explicit list of level seeds instead of the range", low=0, high=ALL_LEVELS - 1
+    )
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Net(Section):
 
     channels: tuple[int, ...] = setting((16, 32, 32), "authors' code (IMPALA)", low=1)
     features: int = setting(256, "authors' code (IMPALA)", low=1)
+    discriminator: int = setting(256, "paper, Appendix D (hidden sizes [256, 256])", low=1)
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class Evaluation(Section):
     """Evaluation during training."""
 
     every: int = setting(10, "authors' code: rollouts between evaluations", low=1)
-    episodes: int = setting(100, "paper, Section 5", low=1)
+    episodes: int = setting(100, "paper, Section 5", low=1, high=65_536)
     max_steps: int = setting(10_000, "ours: an episode longer than this counts as it stands", low=1)
 
 
@@ -70,8 +73,8 @@ class Machine(Section):
     """How it is computed. Fixed at the start and enforced on resume, because results depend on it to the last bit."""
 
     device: str = setting("cpu", "ours: cpu, cuda or cuda:N")
-    threads: int = setting(0, "ours: 0 means all cores at the start", low=0)
-    chunk: int = setting(64, "ours: frames that go through the encoder at once", low=1)
+    threads: int = setting(0, "ours: 0 means all cores at the start", low=0, high=1024)
+    chunk: int = setting(64, "ours: frames that go through the encoder at once", low=1, high=65_536)
     precision: str = setting("fp32", "ours", choices=("fp32", "bf16"))
     compile: bool = setting(False, "ours: torch.compile of the encoders")
 
@@ -85,7 +88,7 @@ class Config(Section):
     seed: int = setting(0, "given", low=0)
     steps: int = setting(25_000_000, "paper, Section 5", low=1)
     preset: str = setting("paper", "given")
-    rollout_length: int = setting(256, "paper, Table 4", low=2)
+    rollout_length: int = setting(256, "paper, Table 4", low=2, high=1_000_000)
     keep_every: int = setting(0, "ours: steps between milestones (weights only; 0: none)", low=0)
     wandb: bool = setting(False, "ours: also log to Weights & Biases (needs the extra `wandb`)")
     algorithm: Common = dataclasses.field(default_factory=Common)
@@ -118,6 +121,10 @@ class Config(Section):
                 f"algorithm.segments={segments} does not divide the {total} segments of B (N_pi x env.num_envs); "
                 "choose a divisor."
             )
+        if self.levels.start + self.levels.count > ALL_LEVELS:
+            raise BadInput(f"levels.start + levels.count must be at most {ALL_LEVELS}.")
+        if self.machine.threads < 1:
+            raise BadInput("machine.threads must be at least 1.")
         if self.steps < size:
             raise BadInput(f"steps={self.steps} is less than one rollout of {size} steps; ask for at least {size}.")
 
@@ -201,9 +208,9 @@ def resolve(
     values |= dict(settings or {})
     if steps is not None:
         values["steps"] = steps
-    if not values.get("machine.threads"):
-        values["machine.threads"] = available_cores()
     loose = override(base, values)
+    if loose.machine.threads == 0:
+        loose = override(loose, {"machine.threads": available_cores()})
     plain = {f.name: getattr(loose, f.name) for f in dataclasses.fields(loose)}
     return Config(**plain | {"method": method, "game": game, "seed": seed, "preset": preset})
 
@@ -241,15 +248,24 @@ def from_json(plain: Mapping[str, Any], where: Path | str = "config.json") -> Co
             "algorithm": METHODS[name].settings(), "env": Env(), "levels": Levels(), "network": Net(),
             "evaluation": Evaluation(), "checkpoints": Checkpoints(), "machine": Machine(),
         }  # fmt: skip
-        fields = {f.name for f in dataclasses.fields(Config)}
-        values = {k: v for k, v in plain.items() if k in fields}
+        values = {k: v for k, v in plain.items() if k not in ("schema", "init", "versions")}
+        _complete(values, Config)
         for key, section in sections.items():
+            _complete(values[key], type(section), f"{key}.")
             values[key] = section.with_values(values[key])
         return Config(**values)
     except BadInput as error:
         raise BadInput(f"{where}: {error}") from None
     except (KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"{where} is not a run's configuration ({type(error).__name__}: {error}).") from None
+
+
+def _complete(values: Mapping[str, Any], section: type[Section], prefix: str = "") -> None:
+    known, given = {f.name for f in dataclasses.fields(section)}, set(values)
+    for name in sorted(given - known):
+        raise unknown("setting", f"{prefix}{name}", [f"{prefix}{k}" for k in known])
+    for name in sorted(known - given):
+        raise BadInput(f"{prefix}{name} is missing.")
 
 
 def device_of(config: Config) -> torch.device:

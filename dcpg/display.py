@@ -11,6 +11,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 from dcpg.config import Config
 from dcpg.estimate import duration
@@ -73,12 +74,14 @@ class LiveDisplay:
             TextColumn("{task.completed:,.0f} / {task.total:,.0f} steps"),
         )
         self._live: Live | None = None
-        self._drawn = 0.0
+        self._drawn, self._place = 0.0, ""
 
     def start(self, config: Config, directory: Path, rollouts_done: int) -> None:
         """The run begins or goes on."""
         self.tally.begin(config, rollouts_done)
-        self.console.print(f"[bold]{config.method}[/] on [bold]{config.game}[/], seed {config.seed}, in {directory}")
+        self.console.print(
+            f"{config.method} on {config.game}, seed {config.seed}, in {directory}", style="bold", markup=False
+        )
         self.task = self.progress_bar.add_task("starting", total=self.tally.total, completed=self.tally.steps)
         self._live = Live(self._picture(), console=self.console, auto_refresh=False, transient=False)
         self._live.start()
@@ -97,16 +100,17 @@ class LiveDisplay:
             t.evaluated("test_return"),
             t.bias(),
         )
-        return Group(self.progress_bar, table)
+        return Group(self.progress_bar, Text(self._place, style="dim"), table)
 
     def _draw(self, force: bool = False) -> None:
         if self._live is not None and (force or time.monotonic() - self._drawn > 0.25):
             self._live.update(self._picture(), refresh=True)
             self._drawn = time.monotonic()
 
-    def progress(self, phase: str, steps: float) -> None:
+    def progress(self, phase: str, place: str) -> None:
         """A little further."""
-        self.progress_bar.update(self.task, description=PHASES[phase], completed=steps)
+        self.progress_bar.update(self.task, description=PHASES[phase])
+        self._place = place
         self._draw()
 
     def row(self, row: dict[str, Any], steps_per_s: float) -> None:
@@ -123,7 +127,7 @@ class LiveDisplay:
 
     def warn(self, message: str) -> None:
         """Above the bar."""
-        self.console.print(f"[yellow]{message}[/]")
+        self.console.print(message, style="yellow", markup=False, highlight=False)
 
     def close(self) -> None:
         """Leave the last picture standing."""
@@ -147,10 +151,10 @@ class PlainDisplay:
         self.tally.begin(config, rollouts_done)
         self._say(f"{config.method} on {config.game}, seed {config.seed}, {self.tally.total:,} steps, in {directory}")
 
-    def progress(self, phase: str, steps: float) -> None:
+    def progress(self, phase: str, place: str) -> None:
         """A line now and then."""
         if time.monotonic() - self._said > 30:
-            self._line(PHASES[phase])
+            self._line(f"{PHASES[phase]} {place}".strip())
 
     def _line(self, what: str) -> None:
         t = self.tally

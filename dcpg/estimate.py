@@ -12,6 +12,7 @@ import torch
 
 from dcpg.agent import Agent
 from dcpg.batch import Batch
+from dcpg.build import build_network
 from dcpg.config import Config, device_of
 from dcpg.methods.base import Optimise, Tau
 from dcpg.networks import Network, Outputs, is_image
@@ -31,10 +32,13 @@ class Estimate:
     seconds: float
     memory_gb: float
     disk_gb: float
+    buffer_gb: float = 0.0  # of the memory: B at most
 
     def sentence(self) -> str:
         """For people."""
-        return f"about {duration(self.seconds)}, {self.memory_gb:.1f} GB of memory, {self.disk_gb:.2f} GB of disk"
+        buffer = f" (of which B up to {self.buffer_gb:.1f})" if self.buffer_gb >= 0.05 else ""
+        memory = f"{self.memory_gb:.1f} GB of memory{buffer}"
+        return f"about {duration(self.seconds)}, {memory}, {self.disk_gb:.2f} GB of disk"
 
 
 def duration(seconds: float) -> str:
@@ -52,9 +56,8 @@ def estimate(config: Config, shape: tuple[int, ...], actions: int, dtype: np.dty
     """The cost of so many rollouts."""
     method = config.declared()
     torch.set_num_threads(config.machine.threads)
-    network = Network(method.networks, shape, actions, config.network.channels, config.network.features)
     device = device_of(config)
-    network.initialise(generator(0, "probe")).to(device)
+    network = build_network(config, shape, actions).to(device)
     frames = np.zeros((config.env.num_envs, *shape), dtype)
     actor = Actor(network, tuple(method.targets), config.machine.chunk, device, config.machine.precision)
     acting = _best(lambda: actor(frames)) / len(frames)
@@ -65,9 +68,9 @@ def estimate(config: Config, shape: tuple[int, ...], actions: int, dtype: np.dty
     evaluations = math.ceil(rollouts / config.evaluation.every) + 1
     seconds = rollouts * config.rollout_size * per_step
     seconds += evaluations * 2 * config.evaluation.episodes * EPISODE * (acting + ENV_SECONDS)
-    return Estimate(
-        seconds, _memory(config, network, shape, actions, dtype), _disk(config, network, shape, actions, dtype)
-    )
+    sizes = (shape, actions, dtype)
+    memory, disk = _memory(config, network, *sizes), _disk(config, network, *sizes)
+    return Estimate(seconds, memory, disk, _kept_bytes(config, *sizes) / 1e9)
 
 
 def playing(agent: Agent, episodes: int) -> Estimate:

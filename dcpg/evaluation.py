@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from dcpg.envs.base import VectorEnv
+from dcpg.envs.base import Step, VectorEnv
 from dcpg.envs.normaliser import RewardNormaliser
 from dcpg.errors import NumericalFailure
 from dcpg.rollout import Actor, sample_actions
@@ -62,6 +63,7 @@ def play(
     protocol: Protocol,
     key: tuple[int, str, str, int],  # (seed, "eval", split, k)
     between_steps: Callable[[], None] = lambda: None,
+    on_step: Callable[[Step, NDArray[Any]], None] = lambda step, playing: None,  # with who was still playing
 ) -> Episodes:
     """Play the first episode of every environment; only unfinished ones go through the network."""
     n = env.num_envs
@@ -92,7 +94,8 @@ def play(
         true[live] += PAPER_GAMMA**t * scaled[live]
         true_own[live] += protocol.gamma**t * scaled[live]
         lengths[live] += 1
-        alive &= ~step.dones
+        on_step(step, alive)
+        alive = alive & ~step.dones
         frames = step.frames
         if not alive.any():
             break

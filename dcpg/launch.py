@@ -31,9 +31,10 @@ def start(
 ) -> Run:
     """A new run."""
     directory = RunDirectory(out)
-    directory.create()
+    directory.prepare()
     directory.lock.acquire()
     try:
+        directory.create()
         trainer = Trainer(config, directory, maker, watcher)
         if init is not None:
             try:
@@ -49,8 +50,7 @@ def start(
         return Run(out, trainer.run(begin))
     except BaseException:
         if not directory.config.exists():
-            directory.lock.release()
-            directory.undo_create()
+            directory.undo()
         raise
     finally:
         directory.lock.release()

@@ -49,6 +49,7 @@ class Logs:
         self.config, self.directory, self.warn = config, directory, warn
         self._refused = False
         self._purge: int | None = None
+        self._again: list[dict[str, float]] = []  # what stands at the purged step and was kept
         self._writer: EventFile | None = None
         self._wandb: Any = None
         if config.wandb:
@@ -67,22 +68,19 @@ class Logs:
                 resume="allow",
             )
 
-    def purge(self, steps: int) -> None:
-        """A resumed run writes what comes after `steps` again."""
-        self._purge = steps + 1
+    def purge(self, steps: int, rows: list[dict[str, Any]], evaluations: list[dict[str, Any]]) -> None:
+        """A resumed run: what stands at `steps` and later goes; of it, what was kept is written again."""
+        self._purge = steps
+        self._again = [_of_row(row) for row in rows[-1:]]
+        self._again += [_of_evaluation(row) for row in evaluations[-1:] if row["steps"] == steps]
 
     def row(self, row: dict[str, Any], steps_per_s: float) -> None:
         """A rollout's numbers."""
-        numbers = {k: v for k, v in row.items() if isinstance(v, (int, float)) and k not in ("rollout", "steps")}
-        if row["episode_returns"]:
-            numbers["episode_return"] = sum(row["episode_returns"]) / len(row["episode_returns"])
-        numbers["steps_per_s"] = steps_per_s
-        self._add({f"training/{k}": v for k, v in numbers.items()}, row["steps"])
+        self._add({**_of_row(row), "training/steps_per_s": steps_per_s}, row["steps"])
 
     def evaluation(self, row: dict[str, Any]) -> None:
         """An evaluation's numbers."""
-        numbers = {k: v for k, v in row.items() if isinstance(v, float)}
-        self._add({f"evaluation/{k}": v for k, v in numbers.items()}, row["steps"])
+        self._add(_of_evaluation(row), row["steps"])
 
     def _add(self, numbers: dict[str, float], steps: int) -> None:
         try:
@@ -99,6 +97,8 @@ class Logs:
             return
         if self._writer is None:
             self._writer = EventFile(self.directory.tensorboard, self._purge)
+            for before in self._again:
+                self._writer.scalars(before, self._purge or 0)
         self._writer.scalars(numbers, steps)
 
     def close(self) -> None:
@@ -109,3 +109,14 @@ class Logs:
             self._writer = None
         if self._wandb is not None:
             self._wandb.finish()
+
+
+def _of_row(row: dict[str, Any]) -> dict[str, float]:
+    numbers = {k: v for k, v in row.items() if isinstance(v, (int, float)) and k not in ("rollout", "steps")}
+    if row["episode_returns"]:
+        numbers["episode_return"] = sum(row["episode_returns"]) / len(row["episode_returns"])
+    return {f"training/{k}": v for k, v in numbers.items()}
+
+
+def _of_evaluation(row: dict[str, Any]) -> dict[str, float]:
+    return {f"evaluation/{k}": v for k, v in row.items() if isinstance(v, float)}

@@ -112,8 +112,7 @@ def scaled(frames: Tensor) -> Tensor:
 class Discriminator(nn.Sequential):
     """f(s, a, s'): a logit from [feature(s), one-hot a, feature(s')]."""
 
-    def __init__(self, features: int, actions: int) -> None:
-        hidden = 256  # paper, Appendix D: hidden sizes [256, 256]
+    def __init__(self, features: int, actions: int, hidden: int) -> None:
         super().__init__(
             nn.Linear(2 * features + actions, hidden),
             nn.ReLU(),
@@ -148,22 +147,22 @@ class LinearHead(nn.Linear):
         orthogonal(self, self.gain, generator)
 
 
-Head = Callable[[int, int], nn.Module]  # (feature size, number of actions) -> head
+Head = Callable[[int, int, int], nn.Module]  # (feature size, number of actions, hidden width) -> head
 
 
-def policy_head(features: int, actions: int) -> nn.Module:
+def policy_head(features: int, actions: int, hidden: int) -> nn.Module:
     """Logits over actions."""
     return LinearHead(features, actions, 0.01)
 
 
-def value_head(features: int, actions: int) -> nn.Module:
+def value_head(features: int, actions: int, hidden: int) -> nn.Module:
     """V(s)."""
     return LinearHead(features, 1, 1.0)
 
 
-def discriminator(features: int, actions: int) -> nn.Module:
+def discriminator(features: int, actions: int, hidden: int) -> nn.Module:
     """f(s, a, s')."""
-    return Discriminator(features, actions)
+    return Discriminator(features, actions, hidden)
 
 
 def is_image(shape: tuple[int, ...]) -> bool:
@@ -181,6 +180,7 @@ class Network(nn.Module):
         actions: int,
         channels: tuple[int, ...],
         features: int,
+        hidden: int = 256,
     ) -> None:
         super().__init__()
         self.stands_on = {head: encoder for encoder, heads in layout.items() for head in heads}
@@ -189,7 +189,7 @@ class Network(nn.Module):
                 body = Impala(shape, channels, features) if is_image(shape) else Flat(shape, features, features)
                 self.add_module(encoder, body)
                 for head, make in heads.items():
-                    self.add_module(head, make(features, actions))
+                    self.add_module(head, make(features, actions, hidden))
         self.to_empty(device="cpu")
 
     def initialise(self, generator: Generator) -> Network:

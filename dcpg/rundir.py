@@ -209,37 +209,44 @@ class RunDirectory:
         self.evaluations = Rows(path / "eval.jsonl")
         self.timing = Rows(path / "timing.jsonl")
         self.lock = Lock(path / "lock")
+        self._made = self._created = False
+
+    def prepare(self) -> None:
+        """The folder itself, so that it can be locked."""
+        try:
+            if self.path.exists() and not self.path.is_dir():
+                raise BadInput(f"{self.path} is a file; choose another --out.")
+            self._made = not self.path.exists()
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"{self.path} cannot be written to ({error.strerror}); choose another --out.") from None
 
     def create(self) -> None:
-        """A new run's directory; one that holds a run already is refused."""
-        try:
-            existed = self.path.exists()
-        except OSError as error:
-            raise BadInput(f"{self.path} cannot be used ({error.strerror}); choose another --out.") from None
-        if existed and not self.path.is_dir():
-            raise BadInput(f"{self.path} is a file; choose another --out.")
+        """A new run's directory, which is locked already; one that holds a run is refused."""
         if self.config.exists() or any(p.name[:12] != "0" * 12 for p in self._checkpointed()):
             raise BadInput(
                 f"{self.path} holds a run already; go on with `dcpg resume {self.path}` or choose another --out."
             )
-        self._made = not existed
         try:
             # config.json is written last: a run that was killed before that has not begun
             shutil.rmtree(self.checkpoints, ignore_errors=True)
-            self.checkpoints.mkdir(parents=True)
+            self.checkpoints.mkdir()
         except OSError as error:
             raise BadInput(f"{self.path} cannot be written to ({error.strerror}); choose another --out.") from None
+        self._created = True
 
     def _checkpointed(self) -> list[Path]:
         return [p for p in self.checkpoints.iterdir() if p.name[0].isdigit()] if self.checkpoints.is_dir() else []
 
-    def undo_create(self) -> None:
-        """The run was refused before its first step: leave nothing of it behind, and everything else alone."""
-        if self._made:
+    def undo(self) -> None:
+        """The run was refused before it began: leave nothing of it behind, and everything else alone."""
+        if self._created:
+            shutil.rmtree(self.checkpoints, ignore_errors=True)
+            for rows in (self.metrics, self.evaluations, self.timing):
+                rows.path.unlink(missing_ok=True)
+            self.summary.unlink(missing_ok=True)
+        if self._made and not [p for p in self.path.iterdir() if p != self.lock.path]:
             shutil.rmtree(self.path, ignore_errors=True)
-            return
-        shutil.rmtree(self.checkpoints, ignore_errors=True)
-        self.lock.path.unlink(missing_ok=True)
 
     def read_config(self) -> dict[str, Any]:
         """The configuration as it was written down."""

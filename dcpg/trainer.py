@@ -13,6 +13,7 @@ import torch
 from dcpg import snapshot
 from dcpg.algorithm import Algorithm
 from dcpg.buffer import Buffer
+from dcpg.build import build_network
 from dcpg.checkpoint import Checkpoint, CheckpointStore, Damaged
 from dcpg.config import Config, device_of
 from dcpg.envs.base import VectorEnv
@@ -23,7 +24,6 @@ from dcpg.errors import BadInput, Stopped, StorageFailed
 from dcpg.evaluation import Protocol as EvalProtocol
 from dcpg.evaluation import play
 from dcpg.logs import Logs
-from dcpg.networks import Network
 from dcpg.rollout import Rollout, collect, with_targets
 from dcpg.rundir import RunDirectory, read_rows, write_atomic
 from dcpg.seeding import generator
@@ -47,13 +47,7 @@ class Trainer:
         self.method = config.declared()
         self.env: VectorEnv = make_train(config, maker)
         device = device_of(config)
-        self.network = Network(
-            self.method.networks, self.env.shape, self.env.num_actions, config.network.channels, config.network.features
-        )
-        self.network.initialise(generator(config.seed, "init")).to(device)
-        if config.machine.compile:
-            for encoder in self.method.networks:
-                self.network.get_submodule(encoder).compile()
+        self.network = build_network(config, self.env.shape, self.env.num_actions).to(device)
         self.normaliser = RewardNormaliser.fresh(config.env.num_envs)
         self.algorithm = Algorithm(
             self.method,
@@ -95,8 +89,8 @@ class Trainer:
                     self._evaluate_if_due()
                 self.save(final=True)
             except Stopped:
-                self.save(final=True)
                 self._note_summary("stopped")
+                self.save(final=True)
                 raise
             except BaseException:
                 self._note_summary("failed")
@@ -115,7 +109,9 @@ class Trainer:
             tau = collect(self.env, self.algorithm.actor, uniform, self.normaliser, self._between_steps)
         self.env_state = self.env.state()
         self.episodes.count(tau)
-        return with_targets(tau, self.method)
+        tau = with_targets(tau, self.method)
+        self._lap("collect")
+        return tau
 
     def _rollout_done(self) -> None:
         c, at = self.config, self.algorithm.cursor
@@ -164,7 +160,7 @@ class Trainer:
         at, c = self.algorithm.cursor, self.config
         if at.line != 0 or not self.evaluation_due(at.rollout):
             return
-        k = len([r for r in range(1, at.rollout) if self.evaluation_due(r)])
+        k = self._evaluations_before(at.rollout)
         if self.directory.evaluations.count > k:
             return  # it was done before the run was stopped
         row: dict[str, Any] = {"k": k, "rollout": at.rollout, "steps": at.rollout * c.rollout_size}
@@ -180,13 +176,13 @@ class Trainer:
         protocol = EvalProtocol(self.method.advantages, target.gamma, self.config.evaluation.max_steps)
         row: dict[str, Any] = {}
         for split, make in splits(self.config, self.maker).items():
-            env = make(self.config.evaluation.episodes, k)
-            try:
-                with self.watchdog.watching(f"the environments of the {split} evaluation"):
+            with self.watchdog.watching(f"the environments of the {split} evaluation"):
+                env = make(self.config.evaluation.episodes, k)
+                try:
                     key = (self.config.seed, "eval", split, k)
                     episodes = play(env, self.algorithm.actor, self.normaliser, protocol, key, self._between_eval_steps)
-            finally:
-                env.close()
+                finally:
+                    env.close()
             row |= episodes.row(split)
         return row
 
@@ -248,9 +244,8 @@ class Trainer:
             found["versions"] = meta.get("versions")
             try:
                 for key, rows in (("metrics", self.directory.metrics), ("eval", self.directory.evaluations)):
-                    if int(state["rows"][key]) < 0:
-                        raise ValueError("a negative number of rows")
-                    if len(read_rows(rows.path)) < int(state["rows"][key]):
+                    needed = self._rows_needed(key, int(state["rows"][key]))
+                    if len(read_rows(rows.path)) < needed:
                         raise Damaged(f"{rows.path.name} lacks rows that it follows")
                 self.normaliser = RewardNormaliser.restored(state["normaliser"])
                 if self.normaliser.sums.shape != (self.config.env.num_envs,):
@@ -286,7 +281,17 @@ class Trainer:
             raise StorageFailed(
                 f"{self.directory.path} cannot be written to ({error}); make room and try again."
             ) from None
-        self.logs.purge(steps)
+        self.logs.purge(steps, read_rows(self.directory.metrics.path), read_rows(self.directory.evaluations.path))
+
+    def _rows_needed(self, key: str, count: int) -> int:
+        """Rows that a checkpoint cannot do without: its own evaluation can come again, being a pure function."""
+        if count < 0:
+            raise ValueError("a negative number of rows")
+        at = self.algorithm.cursor
+        return min(count, self._evaluations_before(at.rollout)) if key == "eval" and at.line == 0 else count
+
+    def _evaluations_before(self, rollout: int) -> int:
+        return sum(self.evaluation_due(r) for r in range(1, rollout))
 
     def _keep_evaluations(self, count: int) -> None:
         """Keep so many rows, less a final one that a longer run would not have."""
@@ -300,20 +305,24 @@ class Trainer:
     def _between_steps(self) -> None:
         self._stop_if_asked()
         self._lap(self._phase())
-        at = self.algorithm.cursor
-        self.watcher.progress(self._phase(), at.rollout * self.config.rollout_size)
+        self.watcher.progress(self._phase(), self._place())
         wait = RETRY_SECONDS if self._save_failures else 60 * self.config.checkpoints.minutes
         if time.monotonic() - self._saved_at > wait:
             self.save()
 
     def _between_eval_steps(self) -> None:
         self._stop_if_asked()
-        self.watcher.progress("evaluate", self.algorithm.cursor.rollout * self.config.rollout_size)
+        self.watcher.progress("evaluate", "")
 
     def _stop_if_asked(self) -> None:
         self.watchdog.alive()
         if self.signals.asked:
             raise Stopped(f"Stopped by {self.signals.asked} and saved; go on with: dcpg resume {self.directory.path}")
+
+    def _place(self) -> str:
+        """Where in a line the loop stands."""
+        at = self.algorithm.cursor
+        return f"epoch {at.epoch + 1}, minibatch {at.minibatch + 1}" if at.line > 0 else ""
 
     def _phase(self) -> str:
         line = self.algorithm.cursor.line

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from dcpg import evaluation
 from dcpg.agent import Agent
-from dcpg.envs.procgen import EachOnce, Procgen
+from dcpg.envs.base import Step
+from dcpg.envs.make import make_levels
+from dcpg.envs.procgen import Procgen
 from dcpg.errors import BadInput
-from dcpg.rollout import sample_actions
-from dcpg.seeding import generator
 
 FPS = 15  # Procgen's own
 MAX_FRAMES = 1000
@@ -24,35 +25,22 @@ GAP = 4  # pixels between two pictures of a grid; even, as H.264 wants
 
 def play(agent: Agent, levels: list[int]) -> tuple[list[NDArray[Any]], list[float]]:
     """One episode on each level, side by side: the frames of a tiled picture, and the returns."""
-    c = agent.config
-    env = Procgen(
-        len(levels),
-        c.game,
-        seed=0,
-        mode=c.env.mode,
-        levels=EachOnce(levels),
-        frame_size=c.env.frame_size,
-        render=True,
-    )
-    noise = torch.rand(MAX_FRAMES, len(levels), generator=generator(c.seed, "video", *levels), dtype=torch.float64)
-    returns, alive = np.zeros(len(levels)), np.ones(len(levels), bool)
+    env = make_levels(agent.config, levels, render=True)
+    assert isinstance(env, Procgen)
     shown = env.high_resolution()
     frames = [tiled(shown)]
-    observation, _ = env.observe()
-    for t in range(MAX_FRAMES):
-        actions = sample_actions(agent.actor.log_policy(observation), noise[t])
-        step = env.step(actions.numpy())
-        returns[alive] += step.rewards[alive]
-        ended = alive & step.dones
-        alive &= ~step.dones
-        shown[alive] = env.high_resolution()[alive]
-        shown[ended] = shown[ended] // 3  # a finished tile goes dark
+
+    def watch(step: Step, playing: NDArray[Any]) -> None:
+        going_on = playing & ~step.dones
+        shown[going_on] = env.high_resolution()[going_on]
+        shown[playing & step.dones] //= 3  # a finished tile goes dark
         frames.append(tiled(shown))
-        observation = step.frames
-        if not alive.any():
-            break
+
+    protocol = replace(agent.protocol(), max_steps=MAX_FRAMES)
+    key = (agent.config.seed, "video", f"levels-{levels[0]}", agent.k)
+    episodes = evaluation.play(env, agent.actor, agent.normaliser, protocol, key, on_step=watch)
     env.close()
-    return frames, returns.tolist()
+    return frames, episodes.returns
 
 
 def tiled(frames: NDArray[Any]) -> NDArray[Any]:

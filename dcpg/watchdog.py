@@ -46,9 +46,7 @@ class Watchdog:
             self._watched = None
 
     def _watch(self) -> None:
-        ticks = 0
         while not self._ended.wait(min(1.0, self.timeout / 4)):
-            ticks += 1
             self.lock.beat()
             if self._watched and time.monotonic() - self._last > self.timeout:
                 faulthandler.dump_traceback(file=sys.stderr)

@@ -15,8 +15,8 @@ class Watcher(Protocol):
     def start(self, config: Config, directory: Path, rollouts_done: int) -> None:
         """The run begins or goes on."""
 
-    def progress(self, phase: str, steps: float) -> None:
-        """A little further."""
+    def progress(self, phase: str, place: str) -> None:
+        """A little further: in which phase, and where in it."""
 
     def row(self, row: dict[str, Any], steps_per_s: float) -> None:
         """A rollout is done."""
@@ -37,7 +37,7 @@ class Silent:
     def start(self, config: Config, directory: Path, rollouts_done: int) -> None:
         """Nothing."""
 
-    def progress(self, phase: str, steps: float) -> None:
+    def progress(self, phase: str, place: str) -> None:
         """Nothing."""
 
     def row(self, row: dict[str, Any], steps_per_s: float) -> None:

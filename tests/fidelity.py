@@ -79,7 +79,8 @@ def build(data: Any, name: str) -> tuple[Method, Any, Network, dict[str, np.ndar
     C, H, W = data["obs"].shape[2:]
     features = weights["theta.fc.weight"].shape[0]
     actions = weights["policy.weight"].shape[0]
-    network = Network(method.networks, (H, W, C), actions, tuple(channels), features)
+    hidden = len(weights["discriminator.0.bias"]) if "discriminator.0.bias" in weights else 256
+    network = Network(method.networks, (H, W, C), actions, tuple(channels), features, hidden)
     network.load_state_dict({k: torch.from_numpy(v) for k, v in weights.items()})
     return method, settings, network, weights
 
@@ -207,9 +208,18 @@ def main(arguments: list[str]) -> int:
     if not arguments:
         print(__doc__)
         return 2
-    data = np.load(arguments[0], allow_pickle=False)
+    try:
+        data = np.load(arguments[0], allow_pickle=False)
+        held = [name for name in COVERED if f"{name}/values" in data.files]
+    except (OSError, ValueError, AttributeError) as error:
+        print(f"{arguments[0]} is not a file of figures ({error}).")
+        return 2
+    for name in arguments[1:]:
+        if name not in held:
+            print(f"No figures for {name!r}; there are some for {', '.join(held)}.")
+            return 2
     failed = False
-    for name in arguments[1:] or COVERED:
+    for name in arguments[1:] or held:
         checks = hold(data, name)
         failed |= not all(check.holds for check in checks)
         print(name)

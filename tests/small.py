@@ -66,7 +66,7 @@ def bare(method: Method, network: Network, settings: Any = None, collect: Any = 
     """An algorithm on the CPU."""
     return Algorithm(
         method,
-        settings if settings is not None else next(s for s in [METHODS["ppo"].settings()]),
+        settings if settings is not None else METHODS["ppo"].settings(),
         network,
         collect or (lambda rollout: None),
         Buffer(method.keep, T, N, SHAPE, np.dtype("uint8")),

@@ -176,8 +176,14 @@ def test_refusing_a_run_leaves_other_files_alone(tmp_path: Path) -> None:
 
     (tmp_path / "mine.txt").write_text("x")
     directory = RunDirectory(tmp_path)
-    directory.create()
+    directory.prepare()
     directory.lock.acquire()
+    directory.create()
+    directory.undo()
     directory.lock.release()
-    directory.undo_create()
     assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
+    fresh = RunDirectory(tmp_path / "new")
+    fresh.prepare()
+    fresh.create()
+    fresh.undo()
+    assert not fresh.path.exists()

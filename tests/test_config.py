@@ -62,6 +62,9 @@ def test_every_setting_has_an_origin() -> None:
         ({"steps": "100"}, "less than one rollout of 16384"),
         ({"levels.count": "-1"}, "must be at least 0"),
         ({"game": "maze"}, "cannot be set with --set"),
+        ({"levels.seeds": "3000000000"}, "must be at most 2147483646"),
+        ({"levels.start": "2147483646"}, "levels.start + levels.count must be at most"),
+        ({"env.num_envs": "99999999999999"}, "must be at most 65536"),
         ({"machine.precision": "fp8"}, "must be one of fp32, bf16"),
     ],
 )
@@ -99,9 +102,17 @@ def test_a_strange_configuration_file_is_refused() -> None:
     for change in ({"method": "nope"}, {"algorithm": {"gamma": 2}}, {"algorithm": {"beta_X": 1}}, {"env": 3}):
         with pytest.raises(BadInput, match="config"):
             from_json({**plain, **change}, "config.json")
-    del plain["env"]
-    with pytest.raises(BadInput, match=r"not a run's configuration"):
-        from_json(plain, "config.json")
+    for missing in ("env", "seed"):
+        with pytest.raises(BadInput, match=f"{missing} is missing"):
+            from_json({k: v for k, v in plain.items() if k != missing}, "config.json")
+    with pytest.raises(BadInput, match="Unknown setting 'sede'; did you mean 'seed'"):
+        from_json({**plain, "sede": 1}, "config.json")
+
+
+def test_threads_0_means_all_cores() -> None:
+    from dcpg.config import available_cores
+
+    assert resolve("ppo", "maze", settings={"machine.threads": "0"}).machine.threads == available_cores()
 
 
 def test_what_does_not_decide_the_result_is_not_in_the_fingerprint() -> None:

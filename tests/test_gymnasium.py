@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -159,9 +160,24 @@ def test_spaces_that_do_not_fit_are_refused_in_one_sentence() -> None:
             super().__init__()
             self.observation_space = gymnasium.spaces.Dict({"a": gymnasium.spaces.Discrete(2)})
 
-    with pytest.raises(BadInput, match="must be Discrete"):
+    with pytest.raises(BadInput, match="must be Discrete, at least two"):
         GymnasiumEnv(SyncVectorEnv([Steering]), seed=0)
     with pytest.raises(BadInput, match="must be a Box"):
         GymnasiumEnv(SyncVectorEnv([Words]), seed=0)
     with pytest.raises(BadInput, match="vector environment; got Counter"):
         GymnasiumEnv(Counter(3, False), seed=0)  # type: ignore[arg-type]
+
+
+def test_a_loaded_agent_takes_the_environments_own_observations_and_gives_its_own_actions(tmp_path: Path) -> None:
+    import dcpg
+
+    def make_pictures(num_envs: int, seed: int) -> SyncVectorEnv:
+        return SyncVectorEnv([Picture] * num_envs)
+
+    settings = {"evaluation.episodes": 2, "evaluation.max_steps": 5}
+    run = dcpg.train("ppo", env=make_pictures, preset="tiny", steps=128, out=tmp_path / "run", settings=settings)
+    agent = dcpg.load(run, env=make_pictures)
+    raw = Picture().reset()[0]
+    actions = {int(agent.act(raw)) for _ in range(50)}
+    assert actions == {1, 2}
+    assert agent.act(np.stack([raw] * 3)).shape == (3,)

@@ -77,7 +77,7 @@ def test_small_or_flat_observations_get_the_mlp() -> None:
 
 
 def test_discriminator_reads_state_action_next_in_this_order() -> None:
-    f = Discriminator(2, 3)
+    f = Discriminator(2, 3, 8)
     seen = {}
     f[0].register_forward_pre_hook(lambda module, args: seen.update(x=args[0]))
     f.logit(torch.tensor([[1.0, 2.0]]), torch.tensor([1]), torch.tensor([[3.0, 4.0]]))

@@ -135,7 +135,6 @@ def minibatches(name: str) -> list[tuple[object, object, Batch]]:
     """(algorithm, line, one minibatch) for every line, after the network has moved a little."""
     algorithm = in_training(name, N_pi=1)
     tau = algorithm.collect(0)
-    segments = [b"".join([])]  # replaced below
     from dcpg.buffer import compress
 
     segments = compress(tau.frames)

@@ -63,6 +63,7 @@ def test_stopped_anywhere_and_resumed_equals_undisturbed(name: str, tmp_path: Pa
     config = resolve(name, "starpilot", preset="tiny", steps=512, seed=1, settings=TINY)
     part = tmp_path / "part"
     directory = RunDirectory(part)
+    directory.prepare()
     directory.create()
     directory.write_json(directory.config, config.to_json())
     Trainer(config, directory).save()
@@ -91,6 +92,28 @@ def test_extending_a_finished_run_equals_a_longer_one(tmp_path: Path) -> None:
     dcpg.resume(tmp_path / "512", steps=896)
     assert contents(tmp_path / "512") == contents(tmp_path / "896")
     assert json.loads((tmp_path / "512" / "config.json").read_text())["steps"] == 896
+
+
+@pytest.mark.parametrize("name", ["ppo", "dcpg"])
+def test_an_extended_run_that_is_killed_goes_on_from_where_it_was(name: str, tmp_path: Path) -> None:
+    """Extending drops the final evaluation, which a longer run does not have; the checkpoint stays good."""
+    for steps in (512, 896):
+        dcpg.train(name, game="maze", preset="tiny", steps=steps, out=tmp_path / str(steps), settings=TINY)
+
+    directory = RunDirectory(tmp_path / "512")
+    plain = directory.read_config() | {"steps": 896}
+    directory.write_json(directory.config, plain)
+    trainer = Trainer(from_json(plain), directory)
+    trainer.restore()  # and then the process is killed
+    warnings: list[str] = []
+    directory = RunDirectory(tmp_path / "512")
+    trainer = Trainer(from_json(plain), directory)
+    trainer.watcher.warn = warnings.append  # type: ignore[method-assign]
+    trainer.restore()
+    assert trainer.algorithm.cursor.rollout == 4
+    assert warnings == []
+    trainer.run()
+    assert contents(tmp_path / "512") == contents(tmp_path / "896")
 
 
 def test_resuming_a_finished_run_changes_nothing_and_less_is_refused(tmp_path: Path) -> None:
@@ -128,11 +151,26 @@ def test_milestones_hold_the_weights_of_their_time(tmp_path: Path) -> None:
     assert dcpg.evaluate(long, levels="0-3", at=256)["steps"] == 256
     untrained = dcpg.load(long, at=0)
     start = RunDirectory(tmp_path / "start")
+    start.prepare()
     start.create()
     fresh = Trainer(resolve("dcpg", "maze", preset="tiny", settings=TINY), start).network.state_dict()
     assert all(fresh[k].equal(v) for k, v in untrained.network.state_dict().items())
-    with pytest.raises(BadInput, match="no weights at 300 steps; it has them at 256, 512, 768"):
+    with pytest.raises(BadInput, match="no weights at 300 steps; it has them at 0, 256, 512, 768"):
         dcpg.load(long, at=300)
+
+
+def test_tensorboard_has_every_number_once_after_a_resume(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = dcpg.train("ppo", game="maze", preset="tiny", steps=384, out=tmp_path / "run", settings=TINY)
+    dcpg.resume(run, steps=640)
+    events = EventAccumulator(str(run.directory / "tb"))
+    events.Reload()
+    for tag, file in (("training/policy.J_pi", "metrics.jsonl"), ("evaluation/test_return", "eval.jsonl")):
+        rows = read_rows(run.directory / file)
+        assert [e.step for e in events.Scalars(tag)] == [row["steps"] for row in rows], tag
+        name = tag.split("/")[1]
+        assert [e.value for e in events.Scalars(tag)] == pytest.approx([row[name] for row in rows])
 
 
 def test_a_loaded_agent_acts_on_one_observation_or_a_batch(tmp_path: Path) -> None:
@@ -149,6 +187,9 @@ def test_a_loaded_agent_acts_on_one_observation_or_a_batch(tmp_path: Path) -> No
     assert dcpg.load(run).act(batch, greedy=True)[2] == agent.act(batch[2], greedy=True)
     with pytest.raises(BadInput, match="An observation has shape"):
         agent.act(batch[:, :5])
+    # frames as Procgen gives them are brought to the size that the agent was trained on
+    full = batch.repeat(2, 1).repeat(2, 2)
+    assert (agent.act(full, greedy=True) == agent.act(batch, greedy=True)).all()
 
 
 def test_init_starts_from_another_runs_weights(tmp_path: Path) -> None:

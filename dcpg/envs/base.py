@@ -30,10 +30,15 @@ class VectorEnv(Protocol):
 
     num_envs: int
     num_actions: int
-    shape: tuple[int, ...]  # of one observation
+    first_action: int  # the environment's own number of our action 0
+    raw_shape: tuple[int, ...]  # of one observation as the environment gives it
+    shape: tuple[int, ...]  # of one observation as the networks see it: [H, W, C], or flat
     dtype: np.dtype[Any]
     has_levels: bool
     exact_state: bool  # state() and restore() repeat the future exactly
+
+    def arrange(self, observations: Array) -> Array:
+        """A batch of raw observations as the networks see it."""
 
     def observe(self) -> tuple[Array, Array]:
         """The observations to act on now and their levels."""

@@ -32,9 +32,10 @@ class GymnasiumEnv:
         space, actions = env.single_observation_space, env.single_action_space
         assert isinstance(space, gymnasium.spaces.Box)
         assert isinstance(actions, gymnasium.spaces.Discrete)
-        self.num_actions, self._first_action = int(actions.n), int(actions.start)
+        self.num_actions, self.first_action = int(actions.n), int(actions.start)
         self.dtype: np.dtype[Any] = np.dtype(space.dtype)
         self._layout = image_layout(space.shape)
+        self.raw_shape: tuple[int, ...] = space.shape
         self.shape = _arranged(np.empty((1, *space.shape), np.uint8), self._layout).shape[1:]
         mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self.mode = AutoresetMode(mode) if isinstance(mode, str) else mode
@@ -50,6 +51,10 @@ class GymnasiumEnv:
         self._note_levels(info)
         self._resetting = np.zeros(self.num_envs, bool)  # NEXT_STEP: the coming step only resets these
 
+    def arrange(self, observations: Array) -> Array:
+        """A batch of raw observations as [N, H, W, C], or as it is."""
+        return _arranged(observations, self._layout)
+
     def observe(self) -> tuple[Array, Array]:
         """The observations to act on now and their levels."""
         return self._now.copy(), self._levels.copy()
@@ -57,7 +62,7 @@ class GymnasiumEnv:
     def step(self, actions: Array) -> Step:
         """One step, whatever the autoreset mode."""
         self._steps += 1
-        observations, rewards, terminated, truncated, info = self.env.step(actions + self._first_action)
+        observations, rewards, terminated, truncated, info = self.env.step(actions + self.first_action)
         dead = self._resetting
         dones = (np.asarray(terminated) | np.asarray(truncated)) & ~dead
         cut = np.asarray(truncated) & ~np.asarray(terminated) & ~dead
@@ -127,8 +132,8 @@ class GymnasiumEnv:
 def _check_spaces(env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
     if not isinstance(env, gymnasium.vector.VectorEnv):
         raise BadInput(f"env(num_envs, seed) must return a Gymnasium vector environment; got {type(env).__name__}.")
-    if not isinstance(env.single_action_space, gymnasium.spaces.Discrete):
-        raise BadInput(f"Actions must be Discrete; this environment has {env.single_action_space}.")
+    if not isinstance(env.single_action_space, gymnasium.spaces.Discrete) or env.single_action_space.n < 2:
+        raise BadInput(f"Actions must be Discrete, at least two; this environment has {env.single_action_space}.")
     if not isinstance(env.single_observation_space, gymnasium.spaces.Box):
         raise BadInput(
             f"Observations must be a Box (an image or numbers); this environment has {env.single_observation_space}; "

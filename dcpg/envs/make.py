@@ -33,6 +33,13 @@ def make_train(config: Config, maker: EnvMaker | None) -> VectorEnv:
     return _procgen(config, n, train_seed(config.seed), levels=listed, count=config.levels.count)
 
 
+def make_one(config: Config, maker: EnvMaker | None) -> VectorEnv:
+    """One environment, to see what it looks like."""
+    if config.game.startswith(OWN):
+        return _own(config, maker, "train", 1, train_seed(config.seed))
+    return _procgen(config, 1, 0)
+
+
 def splits(config: Config, maker: EnvMaker | None) -> dict[str, Callable[[int, int], VectorEnv]]:
     """How to make the environments of evaluation k, on training levels and on unseen ones."""
     if config.game.startswith(OWN):

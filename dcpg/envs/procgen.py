@@ -78,9 +78,9 @@ def _make(
     return CEnv(num, str(_folder() / "prebuilt"), c_func_defs=functions, options=options, reuse_arrays=True)
 
 
-def _get_state(env: Any, index: int) -> bytes:
+def _get_states(env: Any, indices: range) -> list[bytes]:
     buffer = env._ffi.new(f"char[{MAX_STATE}]")
-    return bytes(env._ffi.buffer(buffer, env.call_c_func("get_state", index, buffer, MAX_STATE)))
+    return [bytes(env._ffi.buffer(buffer, env.call_c_func("get_state", i, buffer, MAX_STATE))) for i in indices]
 
 
 def state_game(state: bytes) -> str:
@@ -159,6 +159,8 @@ class Procgen:
     """
 
     num_actions = NUM_ACTIONS
+    first_action = 0
+    raw_shape: tuple[int, ...] = (64, 64, 3)
     dtype: np.dtype[Any] = np.dtype(np.uint8)
     has_levels = True
     exact_state = True
@@ -180,7 +182,6 @@ class Procgen:
         self.num_envs, self.game, self.mode, self.levels, self.render = num_envs, game, mode, levels, render
         self.frame_size = frame_size
         self.shape: tuple[int, ...] = (frame_size, frame_size, 3)
-        self._starts: dict[int, bytes] = {}
         if levels is not None:
             start, count = 0, 1
         self._env = _make(
@@ -232,7 +233,7 @@ class Procgen:
     def state(self) -> list[bytes]:
         """One blob an environment, and the level chooser's state."""
         chooser = json.dumps(self.levels.state() if self.levels is not None else None).encode()
-        return [_get_state(self._env, i) for i in range(self.num_envs)] + [chooser]
+        return [*_get_states(self._env, range(self.num_envs)), chooser]
 
     def restore(self, state: list[bytes]) -> None:
         """Go on exactly from `state()`; a state that is not of this game is refused before the library sees it."""
@@ -253,21 +254,23 @@ class Procgen:
         self._env.close()
 
     def _set_level(self, index: int, level: int) -> None:
-        if level not in self._starts:
-            self._starts[level] = level_start(self.game, self.mode, level)
-        blob = self._starts[level]
+        blob = level_start(self.game, self.mode, level)
         self._env.call_c_func("set_state", index, blob, len(blob))
 
+    def arrange(self, observations: Array) -> Array:
+        """Frames at the size that the networks see."""
+        return observations.copy() if self.frame_size == 64 else averaged(observations, 64 // self.frame_size)
+
     def _frames(self) -> Array:
-        rgb: Array = self._env._ob["rgb"]
-        return rgb.copy() if self.frame_size == 64 else averaged(rgb, 64 // self.frame_size)
+        return self.arrange(self._env._ob["rgb"])
 
 
+@functools.lru_cache(maxsize=4096)
 def level_start(game: str, mode: str, level: int) -> bytes:
     """The state of an environment at the start of a level."""
     env = _make(1, game, mode, start=level, count=1, seed=START_SEED)
     env.observe()
-    state = _get_state(env, 0)
+    (state,) = _get_states(env, range(1))
     env.close()
     return state
 

@@ -74,7 +74,7 @@ class Method:
     policy_phase: tuple[Optimise, ...]
     auxiliary_phase: tuple[Optimise, ...] = ()
     N_pi: int = 1  # rollouts between two auxiliary phases
-    keep: tuple[str, ...] = ()  # what B keeps of a rollout: s, a, R, done
+    keep: tuple[str, ...] = ()  # what a minibatch of B carries: s, R, and a, done for the dynamics
 
     @property
     def lines(self) -> tuple[Optimise, ...]:
