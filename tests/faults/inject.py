@@ -58,7 +58,9 @@ def wait_for(file: str) -> None:
 
 
 def action(name: str) -> Callable[[], None]:
-    """kill, abort, hang, wait:FILE, or signals such as SIGINT,SIGINT."""
+    """kill, abort, hang, sleep:SECONDS, wait:FILE, or signals such as SIGINT,SIGINT."""
+    if name.startswith("sleep:"):
+        return lambda: time.sleep(float(name.removeprefix("sleep:")))
     if name.startswith("wait:"):
         return lambda: wait_for(name.removeprefix("wait:"))
     if name in ("kill", "abort", "hang"):

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.faults
 def test_an_environment_hangs(runs: Driver, reference: Callable[..., Path], tmp_path: Path, place: str) -> None:
     """Exit 5 with the stacks of all threads; a resume gives what an environment that answers would have given."""
     out = tmp_path / "run"
-    ended = runs.train(out, f"at {place} hang", more=["env.timeout=1"], steps=256)
+    ended = runs.train(out, f"at {place} hang", more=["env.timeout=4"], steps=256)
     assert ended.code == 5, str(ended)
     assert "env.timeout" in ended.err
     assert "hang" in ended.err  # where it stood
@@ -36,7 +36,7 @@ def test_an_environment_hangs(runs: Driver, reference: Callable[..., Path], tmp_
 def test_long_computing_is_not_a_hang(runs: Driver, reference: Callable[..., Path], tmp_path: Path) -> None:
     """Only environments are watched: optimiser steps longer than env.timeout are no reason to stop."""
     out = tmp_path / "run"
-    ended = runs.train(out, more=["env.timeout=0.5", "algorithm.E_aux=2"], steps=256)
+    ended = runs.train(out, "at auxiliary 2 sleep:4", more=["env.timeout=3"], steps=256)
     assert ended.code == 0, str(ended)
     assert differences(out, reference("ddcpg", 256)) == []
     record("20 long computing is not a hang", 1, 1)
