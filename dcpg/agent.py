@@ -19,7 +19,6 @@ from dcpg.envs.base import VectorEnv
 from dcpg.envs.make import EnvMaker, make_one
 from dcpg.envs.normaliser import RewardNormaliser
 from dcpg.errors import BadInput, NoValidCheckpoint
-from dcpg.evaluation import Protocol
 from dcpg.rollout import Actor, sample_actions
 from dcpg.rundir import RunDirectory
 from dcpg.seeding import generator
@@ -54,11 +53,6 @@ class Agent:
             self.network, tuple(self.method.targets), config.machine.chunk, device, config.machine.precision
         )
         self._acted = 0
-
-    def protocol(self, greedy: bool = False) -> Protocol:
-        """How the agent is evaluated."""
-        gamma = self.method.targets[self.method.advantages].gamma
-        return Protocol(self.method.advantages, gamma, self.config.evaluation.max_steps, greedy)
 
     def act(self, observation: NDArray[Any], greedy: bool = False) -> NDArray[np.int64]:
         """Actions for one observation or a batch of them; sampled from the policy, or its most likely ones."""

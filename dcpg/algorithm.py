@@ -134,13 +134,15 @@ class Algorithm:
 
     def optimise(self, number: int, line: Optimise, data: Rollout | Buffer) -> None:
         """ "Optimise ... with ...": epochs x minibatches, every sample once an epoch."""
-        at, order_of, order = self.cursor, -1, torch.empty(0)
+        at, split_of = self.cursor, -1
+        split: tuple[Tensor, ...] = ()
         minibatches = line.data.minibatches_of(len(data))
         for epoch, minibatch in at.remaining(number, line.epochs):
             place = (at.rollout, number, epoch)
-            if order_of != epoch:
-                order, order_of = data.order(generator(self.seed, "order", *place)), epoch
-            batch = data.minibatch(order.tensor_split(minibatches)[minibatch])
+            if split_of != epoch:
+                order = data.order(generator(self.seed, "order", *place))
+                split, split_of = order.tensor_split(minibatches), epoch
+            batch = data.minibatch(split[minibatch])
             if line.draw is not None:
                 batch = line.draw(batch, generator(self.seed, "draw", *place, minibatch), self.actions)
             self.step(line, batch.to(self.device))

@@ -12,7 +12,7 @@ from dcpg.agent import Agent
 from dcpg.config import OWN, resolve
 from dcpg.envs.make import EnvMaker, make_levels, splits
 from dcpg.errors import BadInput
-from dcpg.evaluation import play
+from dcpg.evaluation import Protocol, play
 from dcpg.launch import Run
 from dcpg.watcher import Watcher
 
@@ -88,7 +88,7 @@ def evaluate_agent(
 ) -> dict[str, Any]:
     """`evaluate` for an agent that is loaded already."""
     c = agent.config
-    protocol = agent.protocol(greedy)
+    protocol = Protocol.of(c, greedy)
     if levels in ("train", "test"):
         makers = splits(c, maker)
         if levels not in makers:

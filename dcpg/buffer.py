@@ -68,10 +68,6 @@ class Buffer:
     def __len__(self) -> int:
         return len(self.rollouts) * self.num_envs
 
-    def nbytes(self) -> int:
-        """Bytes of the compressed frames."""
-        return sum(len(s) for kept in self.rollouts.values() for s in kept.segments)
-
     def _places(self, segments: Tensor) -> list[tuple[Kept, int]]:
         kept = list(self.rollouts.values())
         return [(kept[i // self.num_envs], i % self.num_envs) for i in segments.tolist()]

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dcpg.config import Config
 from dcpg.envs.base import Step, VectorEnv
 from dcpg.envs.normaliser import RewardNormaliser
 from dcpg.errors import NumericalFailure
@@ -54,6 +55,13 @@ class Protocol:
     gamma: float  # the method's own discount
     max_steps: int
     greedy: bool = False
+
+    @classmethod
+    def of(cls, config: Config, greedy: bool = False) -> Protocol:
+        """A run's own: the value head that gives its advantages, and that head's discount."""
+        method = config.declared()
+        gamma = method.targets[method.advantages].gamma
+        return cls(method.advantages, gamma, config.evaluation.max_steps, greedy)
 
 
 def play(

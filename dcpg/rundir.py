@@ -227,6 +227,9 @@ class RunDirectory:
             raise BadInput(
                 f"{self.path} holds a run already; go on with `dcpg resume {self.path}` or choose another --out."
             )
+        for rows in (self.metrics, self.evaluations, self.timing):
+            if rows.path.exists():
+                raise BadInput(f"{rows.path} is there already, of a run or of something else; choose another --out.")
         try:
             # config.json is written last: a run that was killed before that has not begun
             shutil.rmtree(self.checkpoints, ignore_errors=True)
@@ -242,9 +245,6 @@ class RunDirectory:
         """The run was refused before it began: leave nothing of it behind, and everything else alone."""
         if self._created:
             shutil.rmtree(self.checkpoints, ignore_errors=True)
-            for rows in (self.metrics, self.evaluations, self.timing):
-                rows.path.unlink(missing_ok=True)
-            self.summary.unlink(missing_ok=True)
         if self._made and not [p for p in self.path.iterdir() if p != self.lock.path]:
             shutil.rmtree(self.path, ignore_errors=True)
 

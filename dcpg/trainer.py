@@ -21,8 +21,7 @@ from dcpg.envs.make import EnvMaker, make_train, splits
 from dcpg.envs.normaliser import RewardNormaliser
 from dcpg.episodes import EpisodeCounter
 from dcpg.errors import BadInput, Stopped, StorageFailed
-from dcpg.evaluation import Protocol as EvalProtocol
-from dcpg.evaluation import play
+from dcpg.evaluation import Protocol, play
 from dcpg.logs import Logs
 from dcpg.rollout import Rollout, collect, with_targets
 from dcpg.rundir import RunDirectory, read_rows, write_atomic
@@ -172,8 +171,7 @@ class Trainer:
 
     def evaluate(self, k: int) -> dict[str, Any]:
         """Evaluation k: training levels, and unseen levels where the environment has them."""
-        target = self.method.targets[self.method.advantages]
-        protocol = EvalProtocol(self.method.advantages, target.gamma, self.config.evaluation.max_steps)
+        protocol = Protocol.of(self.config)
         row: dict[str, Any] = {}
         for split, make in splits(self.config, self.maker).items():
             with self.watchdog.watching(f"the environments of the {split} evaluation"):
@@ -334,9 +332,10 @@ class Trainer:
         self._clock = now
 
     def _note_summary(self, status: str) -> None:
-        """A summary on the way: a disk that refuses it now does not end the run."""
-        with contextlib.suppress(StorageFailed):
-            self._write_summary(status)
+        """A summary on the way, once the run exists; a disk that refuses it now does not end the run."""
+        if self.directory.config.exists():
+            with contextlib.suppress(StorageFailed):
+                self._write_summary(status)
 
     def _write_summary(self, status: str) -> dict[str, Any]:
         rows = read_rows(self.directory.evaluations.path)

@@ -36,7 +36,7 @@ def play(agent: Agent, levels: list[int]) -> tuple[list[NDArray[Any]], list[floa
         shown[playing & step.dones] //= 3  # a finished tile goes dark
         frames.append(tiled(shown))
 
-    protocol = replace(agent.protocol(), max_steps=MAX_FRAMES)
+    protocol = replace(evaluation.Protocol.of(agent.config), max_steps=MAX_FRAMES)
     key = (agent.config.seed, "video", f"levels-{levels[0]}", agent.k)
     episodes = evaluation.play(env, agent.actor, agent.normaliser, protocol, key, on_step=watch)
     env.close()

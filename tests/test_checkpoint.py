@@ -187,3 +187,16 @@ def test_refusing_a_run_leaves_other_files_alone(tmp_path: Path) -> None:
     fresh.create()
     fresh.undo()
     assert not fresh.path.exists()
+
+
+def test_rows_of_something_else_are_neither_taken_over_nor_removed(tmp_path: Path) -> None:
+    from dcpg.errors import BadInput
+    from dcpg.rundir import RunDirectory
+
+    (tmp_path / "metrics.jsonl").write_text("mine\n")
+    directory = RunDirectory(tmp_path)
+    directory.prepare()
+    with pytest.raises(BadInput, match=r"metrics\.jsonl is there already"):
+        directory.create()
+    directory.undo()
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("metrics.jsonl", "mine\n")]
