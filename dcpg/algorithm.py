@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from dcpg.batch import Batch
 from dcpg.buffer import Buffer, compress
 from dcpg.errors import NumericalFailure
-from dcpg.methods.base import Common, Method, Optimise
+from dcpg.methods.base import Common, Method, Optimise, Terms
 from dcpg.networks import Network, Outputs
 from dcpg.rollout import Actor, Rollout
 from dcpg.seeding import generator
@@ -62,15 +62,15 @@ class Cursor:
 
 @dataclass
 class Sums:
-    """Running sums of a line over the current row, kept on the device so that no step waits for them."""
+    """Running sums of an Adam's steps over the current row, kept on the device so that no step waits for them."""
 
     steps: int
-    values: Tensor  # float64 [terms + 1], the terms in the line's order and then the gradient norm
+    values: Tensor  # float64 [terms + 1], the terms in their order and then the gradient norm
 
     @classmethod
-    def zero(cls, line: Optimise, device: torch.device) -> Sums:
+    def zero(cls, terms: Terms, device: torch.device) -> Sums:
         """The sums before the row's first step."""
-        return cls(0, torch.zeros(len(line.terms) + 1, dtype=torch.float64, device=device))
+        return cls(0, torch.zeros(len(terms) + 1, dtype=torch.float64, device=device))
 
 
 class Algorithm:
@@ -90,20 +90,19 @@ class Algorithm:
         device: torch.device,
         precision: str = "fp32",
         between_steps: Callable[[], None] = lambda: None,
-        on_step: Callable[[str, Tensor], None] = lambda line, values: None,  # for tests: a step's terms and norm
+        on_step: Callable[[str, Tensor], None] = lambda name, values: None,  # for tests: a step's terms and norm
     ) -> None:
         self.method, self.settings, self.network, self.collect, self.B = method, settings, network, collect, buffer
         self.seed, self.actions, self.chunk, self.device = seed, actions, chunk, device
         self.autocast = precision == "bf16"
         self.between_steps, self.on_step = between_steps, on_step
         self.actor = Actor(network, tuple(method.targets), chunk, device, precision)
-        # One Adam a line, each over all parameters with moments of its own (authors' code); a parameter without a
-        # gradient is not touched. fused: one pass, and `found_inf` skips a step on the device itself.
+        # One Adam a line (and one for a step before it), each over all parameters with moments of its own (authors'
+        # code); a parameter without a gradient is not touched. fused: one pass, and `found_inf` skips a step on the
+        # device itself.
         self.adams = {
-            line.name: torch.optim.Adam(
-                network.parameters(), lr=settings.learning_rate, eps=settings.adam_eps, fused=True
-            )
-            for line in method.lines
+            name: torch.optim.Adam(network.parameters(), lr=settings.learning_rate, eps=settings.adam_eps, fused=True)
+            for name in method.steps
         }
         self.cursor = Cursor()
         self.tau: Rollout | None = None
@@ -144,49 +143,53 @@ class Algorithm:
                 split, split_of = order.tensor_split(minibatches), epoch
             batch = data.minibatch(split[minibatch])
             if line.draw is not None:
-                batch = line.draw(batch, generator(self.seed, "draw", *place, minibatch), self.actions)
-            self.step(line, batch.to(self.device))
+                batch = line.draw(batch, data, generator(self.seed, "draw", *place, minibatch), self.actions)
+            batch = batch.to(self.device)
+            for name, terms in line.steps.items():
+                self.step(name, terms, batch, line.couples)
             at.step_done(minibatches)
             self.between_steps()
 
-    def step(self, line: Optimise, batch: Batch) -> None:
+    def step(self, name: str, terms: Terms, batch: Batch, couples: bool = False) -> None:
         """One optimiser step: gradients summed over chunks, one clip, one step."""
         count = batch.valid.sum().clamp(min=1)
-        sums = {name: torch.zeros((), device=self.device) for name in line.terms}
+        sums = {term: torch.zeros((), device=self.device) for term in terms}
         self.network.zero_grad(set_to_none=True)
-        for part in [batch] if line.couples else batch.chunks(self.chunk):
+        for part in [batch] if couples else batch.chunks(self.chunk):
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
                 out = Outputs(self.network, part, self.chunk)
-                means = {name: (term(out, part) * part.valid).sum() / count for name, (_, term) in line.terms.items()}
-                loss = torch.stack([line.terms[name][0] * mean for name, mean in means.items()]).sum()
+                means = {
+                    term: (function(out, part) * part.valid).sum() / count for term, (_, function) in terms.items()
+                }
+                loss = torch.stack([terms[term][0] * mean for term, mean in means.items()]).sum()
             loss.backward()  # type: ignore[no-untyped-call]
-            for name, mean in means.items():
-                sums[name] += mean.detach()
+            for term, mean in means.items():
+                sums[term] += mean.detach()
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.max_grad_norm)
-        self._apply(line, sums, norm)
+        self._apply(name, sums, norm)
 
-    def _apply(self, line: Optimise, sums: dict[str, Tensor], norm: Tensor) -> None:
-        """Step the line's Adam unless something is not finite; then stop, before the step, and say what it was."""
+    def _apply(self, name: str, sums: dict[str, Tensor], norm: Tensor) -> None:
+        """Step the Adam unless something is not finite; then stop, before the step, and say what it was."""
         values = torch.stack([*sums.values(), norm])
         self.failed = torch.maximum(self.failed, (~values.isfinite().all()).float())
-        running = self.sums[line.name]
+        running = self.sums[name]
         running.steps += 1
         running.values += values
         if self.device.type == "cpu" or self.cursor.minibatch == 0:  # a look at an accelerator makes it wait
             self.check_finite()
-        adam: Any = self.adams[line.name]
+        adam: Any = self.adams[name]
         adam.found_inf = self.failed
         adam.step()
-        self.on_step(line.name, values)
+        self.on_step(name, values)
 
     def check_finite(self) -> None:
         """Stop the run if any step so far was not finite, and say which term it came from."""
         if not self.failed:
             return
         bad = [
-            f"{name} of the {line.name} line"
-            for line in self.method.lines
-            for name, value in zip([*line.terms, "the gradient"], self.sums[line.name].values.tolist(), strict=True)
+            f"{term} of the {name} line"
+            for name, terms in self.method.steps.items()
+            for term, value in zip([*terms, "the gradient"], self.sums[name].values.tolist(), strict=True)
             if not math.isfinite(value)
         ]
         at = self.cursor
@@ -197,7 +200,7 @@ class Algorithm:
 
     def fresh_sums(self) -> dict[str, Sums]:
         """The running sums at the start of a row."""
-        return {line.name: Sums.zero(line, self.device) for line in self.method.lines}
+        return {name: Sums.zero(terms, self.device) for name, terms in self.method.steps.items()}
 
     def remember(self) -> None:
         """pi_old's outputs on all of B, computed once at the start of an auxiliary phase; no network is copied."""
@@ -213,13 +216,13 @@ class Algorithm:
     def row(self) -> dict[str, Any]:
         """The means of the current row: every term unscaled and scaled, and gradient norms."""
         row: dict[str, Any] = {}
-        for line in self.method.lines:
-            sums = self.sums[line.name]
+        for name, terms in self.method.steps.items():
+            sums = self.sums[name]
             if not sums.steps:
                 continue
             *means, norm = (sums.values / sums.steps).tolist()
-            for (name, (weight, _)), mean in zip(line.terms.items(), means, strict=True):
-                row[f"{line.name}.{name}"] = mean
-                row[f"{line.name}.{name}.scaled"] = weight * mean
-            row[f"{line.name}.gradient_norm"] = norm
+            for (term, (weight, _)), mean in zip(terms.items(), means, strict=True):
+                row[f"{name}.{term}"] = mean
+                row[f"{name}.{term}.scaled"] = weight * mean
+            row[f"{name}.gradient_norm"] = norm
         return row

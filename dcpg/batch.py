@@ -22,6 +22,7 @@ class Batch:
     valid: Tensor  # float32 [b], 0 for a dead step
     returns: dict[str, Tensor]  # value head -> value target R_t, float32 [b]
     # from tau
+    rows: Tensor = field(default_factory=lambda: torch.empty(0))  # int64 [b], each sample's row in the flat [T, N]
     actions: Tensor = field(default_factory=lambda: torch.empty(0))  # int64 [b]
     log_probs: Tensor = field(default_factory=lambda: torch.empty(0))  # log pi_old(a|s), float32 [b]
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))  # normalised over the rollout, float32 [b]
@@ -34,6 +35,9 @@ class Batch:
     )  # float32 [b], 1 where s_{t+1} is of another episode
     segments: Tensor = field(default_factory=lambda: torch.empty(0))  # int64 [S], the segments of B in this batch
     # drawn
+    augmentation: dict[str, Tensor] = field(default_factory=dict)  # the augmentation in use -> its parameters [b, k]
+    other_frames: Tensor = field(default_factory=lambda: torch.empty(0))  # another state of each state's level
+    other_is_earlier: Tensor = field(default_factory=lambda: torch.empty(0))  # float32 [b], 1 if it is earlier
     negative_next: Tensor = field(
         default_factory=lambda: torch.empty(0)
     )  # int64 [b], the sample whose s' is wrong here

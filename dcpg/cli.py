@@ -47,8 +47,13 @@ def methods(as_json: Json = False) -> None:
         return
     for row in rows:
         print(f"{row['name']:16s} {row['summary']}")
+        if row["levels"] != "uniform":
+            print(f"{'':16s}   levels: {row['levels']}")
+        if row["augment"] != "none":
+            print(f"{'':16s}   augmentation: {row['augment']}")
         for line in row["policy_phase"]:
-            print(f"{'':16s}   policy phase, {line['epochs']} x tau: {' '.join(line['terms'])}")
+            terms = " ".join([*(t for terms in line["before"].values() for t in terms), *line["terms"]])
+            print(f"{'':16s}   policy phase, {line['epochs']} x tau: {terms}")
         for line in row["auxiliary_phase"]:
             print(f"{'':16s}   every {row['N_pi']} rollouts, {line['epochs']} x B: {' '.join(line['terms'])}")
 

@@ -16,10 +16,14 @@ import torch
 from dcpg.envs.procgen import ALL_LEVELS, MODES, check_game
 from dcpg.errors import BadInput, unknown
 from dcpg.methods import METHODS, Common, Method
+from dcpg.methods.drac import CHOICES, DrAC, with_drac
 from dcpg.settings import Section, dotted, override, setting
 
-SCHEMA = 1
+SCHEMA = 2
 OWN = "own:"  # a run on the user's own environment has this before its game's name
+
+
+SAMPLERS = ("uniform", "prioritised")
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,9 @@ class Levels(Section):
     seeds: tuple[int, ...] = setting(
         (), "ours: an explicit list of level seeds instead of the range", low=0, high=ALL_LEVELS - 1
     )
+    sampler: str = setting("uniform", "paper, Section 5 (prioritised: PLR, on any method)", choices=SAMPLERS)
+    beta: float = setting(0.1, "paper, Appendix D (PLR): temperature of the ranks", above=0)
+    rho: float = setting(0.1, "paper, Appendix D (PLR): share of staleness", low=0, high=1)
 
 
 @dataclass(frozen=True)
@@ -89,11 +96,13 @@ class Config(Section):
     steps: int = setting(25_000_000, "paper, Section 5", low=1)
     preset: str = setting("paper", "given")
     rollout_length: int = setting(256, "paper, Table 4", low=2, high=1_000_000)
+    augment: str = setting("none", "paper, Section 5 (ucb: UCB-DrAC, on any method)", choices=CHOICES)
     keep_every: int = setting(0, "ours: steps between milestones (weights only; 0: none)", low=0)
     wandb: bool = setting(False, "ours: also log to Weights & Biases (needs the extra `wandb`)")
     algorithm: Common = dataclasses.field(default_factory=Common)
     env: Env = dataclasses.field(default_factory=Env)
     levels: Levels = dataclasses.field(default_factory=Levels)
+    drac: DrAC = dataclasses.field(default_factory=DrAC)
     network: Net = dataclasses.field(default_factory=Net)
     evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
     checkpoints: Checkpoints = dataclasses.field(default_factory=Checkpoints)
@@ -105,7 +114,35 @@ class Config(Section):
             raise unknown("method", self.method, METHODS)
         if not self.game.startswith(OWN):
             check_game(self.game)
+        self._check_method()
+        self._check_levels()
         self._check_division()
+
+    def _check_method(self) -> None:
+        """What a method is made of cannot be set otherwise under its name."""
+        values = {name: value for name, value, _ in dotted(self)}
+        for name, value in METHODS[self.method].fixed.items():
+            if values[name] != value:
+                raise BadInput(
+                    f"{self.method} is what it is by {name}={value}; got {values[name]!r}. Train another method, ppo "
+                    f"for example, with --set {name}={values[name]}."
+                )
+
+    def _check_levels(self) -> None:
+        c = self.levels
+        if c.start + c.count > ALL_LEVELS:
+            raise BadInput(f"levels.start + levels.count must be at most {ALL_LEVELS}.")
+        if c.sampler == "uniform":
+            return
+        if self.game.startswith(OWN):
+            raise BadInput(
+                f"levels.sampler={c.sampler} sets levels, which only Procgen lets us do; an environment of your own "
+                "needs levels.sampler=uniform."
+            )
+        if not (c.seeds or c.count):
+            raise BadInput(f"levels.sampler={c.sampler} needs a finite set of levels; levels.count is 0, all of them.")
+        if len(set(c.seeds)) != len(c.seeds):
+            raise BadInput(f"levels.sampler={c.sampler} needs different levels; levels.seeds names one twice.")
 
     def _check_division(self) -> None:
         size, h = self.rollout_size, self.algorithm
@@ -121,8 +158,6 @@ class Config(Section):
                 f"algorithm.segments={segments} does not divide the {total} segments of B (N_pi x env.num_envs); "
                 "choose a divisor."
             )
-        if self.levels.start + self.levels.count > ALL_LEVELS:
-            raise BadInput(f"levels.start + levels.count must be at most {ALL_LEVELS}.")
         if self.machine.threads < 1:
             raise BadInput("machine.threads must be at least 1.")
         if self.steps < size:
@@ -140,7 +175,8 @@ class Config(Section):
 
     def declared(self) -> Method:
         """The method, filled in with this run's settings."""
-        return METHODS[self.method].declare(self.algorithm)
+        method = METHODS[self.method].declare(self.algorithm)
+        return method if self.augment == "none" else with_drac(method, self.drac, self.augment)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, nested as the dotted names are."""
@@ -201,7 +237,7 @@ def resolve(
     values = dict(PRESETS[preset])
     base = _Loose(algorithm=METHODS[method].settings())
     known = {name for name, _, _ in dotted(base)}
-    values = {name: value for name, value in values.items() if name in known}
+    values = {name: value for name, value in values.items() if name in known} | dict(METHODS[method].fixed)
     for name in ("method", "game", "seed", "preset"):
         if settings and name in settings:
             raise BadInput(f"{name} cannot be set with --set; it has an argument or option of its own.")
@@ -228,7 +264,9 @@ def origins(config: Config, settings: Mapping[str, Any]) -> list[tuple[str, Any,
     preset = PRESETS.get(config.preset, {})
     rows = []
     for name, value, origin in dotted(config):
-        if name in settings:
+        if name in METHODS[config.method].fixed:
+            origin = f"method {config.method}"
+        elif name in settings:
             origin = "given"
         elif name in preset:
             origin = f"preset {config.preset}"
@@ -245,7 +283,7 @@ def from_json(plain: Mapping[str, Any], where: Path | str = "config.json") -> Co
         if name not in METHODS:
             raise unknown("method", str(name), METHODS)
         sections: dict[str, Section] = {
-            "algorithm": METHODS[name].settings(), "env": Env(), "levels": Levels(), "network": Net(),
+            "algorithm": METHODS[name].settings(), "env": Env(), "levels": Levels(), "drac": DrAC(), "network": Net(),
             "evaluation": Evaluation(), "checkpoints": Checkpoints(), "machine": Machine(),
         }  # fmt: skip
         values = {k: v for k, v in plain.items() if k not in ("schema", "init", "versions")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dcpg.rollout import Rollout
 
@@ -17,18 +18,24 @@ class EpisodeCounter:
         self.lengths = np.zeros(num_envs, np.int64)
         self.finished: list[tuple[float, int, int]] = []  # (return, length, level)
 
-    def count(self, tau: Rollout) -> None:
-        """Go through a rollout; `finished` holds the episodes that ended in it."""
+    def count(self, tau: Rollout) -> NDArray[np.int64]:
+        """Go through a rollout: `finished` then holds the episodes that ended in it.
+
+        Returns how many steps of its episode were made before each s_t, [T, N].
+        """
         rewards, dones, valid = tau.raw_rewards.numpy(), tau.dones.numpy(), tau.valid.numpy()
         levels = tau.levels.numpy()
         self.finished = []
+        before = np.empty(rewards.shape, np.int64)
         for t in range(rewards.shape[0]):
+            before[t] = self.lengths
             self.returns += np.where(valid[t], rewards[t], 0.0)
             self.lengths += valid[t]
             for n in np.flatnonzero(dones[t]):
                 self.finished.append((float(self.returns[n]), int(self.lengths[n]), int(levels[t, n])))
             self.returns[dones[t]] = 0.0
             self.lengths[dones[t]] = 0
+        return before
 
     def row(self) -> dict[str, Any]:
         """The columns of metrics.jsonl."""

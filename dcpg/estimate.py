@@ -16,7 +16,7 @@ from dcpg.build import build_network
 from dcpg.config import Config, device_of
 from dcpg.methods.base import Optimise, Tau
 from dcpg.networks import Network, Outputs, is_image
-from dcpg.rollout import Actor
+from dcpg.rollout import Actor, Rollout
 from dcpg.seeding import generator
 
 PROGRAM_GB = 0.5  # the interpreter, torch and Procgen's assets
@@ -86,9 +86,11 @@ def _line_cost(
     b = config.machine.chunk
     b = min(b, config.rollout_size // line.data.minibatches if isinstance(line.data, Tau) else b)
     zeros, heads = torch.zeros(b), config.declared().targets
+    tau = _blank(b, shape, dtype)
     batch = Batch(
-        frames=torch.from_numpy(np.zeros((b, *shape), dtype)),
+        frames=tau.frames[0],
         valid=torch.ones(b),
+        rows=torch.arange(b),
         returns=dict.fromkeys(heads, zeros),
         actions=zeros.long(),
         log_probs=zeros,
@@ -99,16 +101,36 @@ def _line_cost(
         crosses=zeros,
     )
     if line.draw is not None:
-        batch = line.draw(batch, generator(0, "probe"), actions)
+        batch = line.draw(batch, tau, generator(0, "probe"), actions)
     batch = batch.to(device_of(config))
 
     def once() -> None:
-        out = Outputs(network, batch, config.machine.chunk)
-        loss = torch.stack([weight * term(out, batch).mean() for weight, term in line.terms.values()]).sum()
-        loss.backward()  # type: ignore[no-untyped-call]
-        network.zero_grad(set_to_none=True)
+        for terms in line.steps.values():
+            out = Outputs(network, batch, config.machine.chunk)
+            loss = torch.stack([weight * term(out, batch).mean() for weight, term in terms.values()]).sum()
+            loss.backward()  # type: ignore[no-untyped-call]
+            network.zero_grad(set_to_none=True)
 
     return _best(once), b
+
+
+def _blank(b: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Rollout:
+    """One step of b environments, all zero."""
+    zeros = torch.zeros(1, b)
+    return Rollout(
+        frames=torch.from_numpy(np.zeros((2, b, *shape), dtype)),
+        actions=zeros.long(),
+        log_probs=zeros,
+        values={},
+        final_values={},
+        raw_rewards=zeros,
+        rewards=zeros,
+        dones=zeros.bool(),
+        valid=torch.ones(1, b, dtype=torch.bool),
+        crosses=zeros.bool(),
+        levels=zeros.long(),
+        step_counts=zeros.long(),
+    )
 
 
 def _best(work: Any) -> float:

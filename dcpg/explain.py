@@ -7,9 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from dcpg.config import Config
+from dcpg.config import Config, resolve
 from dcpg.methods import METHODS, Method, Optimise
-from dcpg.methods.base import Tau
+from dcpg.methods.base import Tau, Terms
 
 
 def explain(config: Config) -> str:
@@ -21,13 +21,15 @@ def explain(config: Config) -> str:
         lines.append(f"Require: encoder {encoder} with {', '.join(heads)}")
     lines += ["", "    for phase = 1, 2, ...", " 2    B <- empty", f" 3    for iter = 1 .. {m.N_pi}"]
     targets = "; ".join(f"R from {head} with gamma {t.gamma:g}, lambda {t.lam:g}" for head, t in m.targets.items())
-    lines.append(f" 4      tau <- {size} with pi; {targets}; advantages from {m.advantages}")
+    lines.append(f" 4      tau <- {size} with pi{_levels(config)}; {targets}; advantages from {m.advantages}")
+    if m.augmenter is not None:
+        lines.append(f"        g <- {_augmentation(config)}")
     for line in m.policy_phase:
-        lines += [f" 5      for epoch = 1 .. {line.epochs}", f" 6        {_minimise(line)}"]
+        lines += [f" 5      for epoch = 1 .. {line.epochs}", *(f" 6        {text}" for text in _minimise(line))]
     if m.auxiliary_phase:
         lines += [f" 8      add ({', '.join(m.keep)}) to B", "      remember pi_old(.|s) for every s in B, once"]
         for line in m.auxiliary_phase:
-            lines += [f"10    for epoch = 1 .. {line.epochs}", f"11      {_minimise(line)}"]
+            lines += [f"10    for epoch = 1 .. {line.epochs}", *(f"11      {text}" for text in _minimise(line))]
     lines += [
         "",
         f"Each line has an Adam of its own: learning rate {h.learning_rate:g}, epsilon {h.adam_eps:g}, gradients "
@@ -43,22 +45,41 @@ def explain(config: Config) -> str:
     return "\n".join(lines)
 
 
-def _minimise(line: Optimise) -> str:
-    parts: list[str] = []
-    for name, (weight, _) in line.terms.items():
-        sign = "- " if weight < 0 else "+ " if parts else ""
-        parts.append(f"{sign}{'' if abs(weight) == 1 else f'{abs(weight):g} '}{name}")
+def _levels(config: Config) -> str:
+    c = config.levels
+    replay = f" on levels by prioritised replay (beta {c.beta:g}, rho {c.rho:g})"
+    return replay if c.sampler == "prioritised" else ""
+
+
+def _augmentation(config: Config) -> str:
+    if config.augment != "ucb":
+        return config.augment
+    return f"the augmentation that UCB chooses (c {config.drac.c:g}, window {config.drac.window})"
+
+
+def _minimise(line: Optimise) -> list[str]:
+    """One text a step: those on each minibatch before the line's own, and its own."""
     where = line.data
     data = (
         f"tau in {where.minibatches} minibatches"
         if isinstance(where, Tau)
         else f"B, {where.segments} segments a minibatch"
     )
-    return f"minimise {' '.join(parts)} with {data}   [Adam: {line.name}]"
+    places = [f" with {data}", *[" with the same minibatch"] * len(line.before)]
+    steps = zip(line.steps.items(), places, strict=True)
+    return [f"minimise {_sum(terms)}{place}   [Adam: {name}]" for (name, terms), place in steps]
+
+
+def _sum(terms: Terms) -> str:
+    parts: list[str] = []
+    for name, (weight, _) in terms.items():
+        sign = "- " if weight < 0 else "+ " if parts else ""
+        parts.append(f"{sign}{'' if abs(weight) == 1 else f'{abs(weight):g} '}{name}")
+    return " ".join(parts)
 
 
 def _terms(method: Method) -> dict[str, Any]:
-    return {name: term for line in method.lines for name, (_, term) in line.terms.items()}
+    return {name: term for terms in method.steps.values() for name, (_, term) in terms.items()}
 
 
 def _given(term: Callable[..., Any]) -> dict[str, Any]:
@@ -81,7 +102,8 @@ def table() -> list[dict[str, Any]]:
     """The methods and what they are made of."""
     rows = []
     for name, spec in METHODS.items():
-        m = spec.declare(spec.settings())
+        config = resolve(name, "bigfish")
+        m = config.declared()
         rows.append(
             {
                 "name": name,
@@ -92,10 +114,17 @@ def table() -> list[dict[str, Any]]:
                 "keep": list(m.keep),
                 "auxiliary_phase": [_line(line) for line in m.auxiliary_phase],
                 "N_pi": m.N_pi,
+                "levels": config.levels.sampler,
+                "augment": config.augment,
             }
         )
     return rows
 
 
 def _line(line: Optimise) -> dict[str, Any]:
-    return {"name": line.name, "epochs": line.epochs, "terms": {n: w for n, (w, _) in line.terms.items()}}
+    before = {name: _weights(terms) for name, terms in line.before.items()}
+    return {"name": line.name, "epochs": line.epochs, "terms": _weights(line.terms), "before": before}
+
+
+def _weights(terms: Terms) -> dict[str, float]:
+    return {name: weight for name, (weight, _) in terms.items()}

@@ -6,6 +6,7 @@ heads are the authors': 0.01 for the policy, 1 for values.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
+
+from dcpg.augmentations import AUGMENTATIONS
 
 if TYPE_CHECKING:
     from dcpg.batch import Batch
@@ -160,6 +163,16 @@ def value_head(features: int, actions: int, hidden: int) -> nn.Module:
     return LinearHead(features, 1, 1.0)
 
 
+def advantage_head(features: int, actions: int, hidden: int) -> nn.Module:
+    """A(s, a), on [feature(s), one-hot a]."""
+    return LinearHead(features + actions, 1, 1.0)
+
+
+def order_head(features: int, actions: int, hidden: int) -> nn.Module:
+    """Logits of which state of a pair comes later in its episode, on [feature(s), feature(other s)]."""
+    return LinearHead(2 * features, 2, 1.0)
+
+
 def discriminator(features: int, actions: int, hidden: int) -> nn.Module:
     """f(s, a, s')."""
     return Discriminator(features, actions, hidden)
@@ -235,3 +248,17 @@ class Outputs:
     def value(self, head: str) -> Tensor:
         """V(s) of a value head, float32 [b]."""
         return self.head(head).float().squeeze(1)
+
+    @cached_property
+    def augmented(self) -> Outputs:
+        """The same networks on the batch's states under its augmentation."""
+        ((name, parameters),) = self.batch.augmentation.items()
+        return self._on(AUGMENTATIONS[name].apply(scaled(self.batch.frames), parameters))
+
+    @cached_property
+    def other(self) -> Outputs:
+        """The same networks on the other state of each pair."""
+        return self._on(self.batch.other_frames)
+
+    def _on(self, frames: Tensor) -> Outputs:
+        return Outputs(self.network, dataclasses.replace(self.batch, frames=frames), self.chunk)

@@ -6,14 +6,12 @@ averages and weighs. All are written to be minimised.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from dcpg.batch import Batch
-from dcpg.networks import Discriminator, Outputs
+from dcpg.networks import Discriminator, LinearHead, Outputs
 
 
 def J_pi(out: Outputs, batch: Batch, clip: float) -> Tensor:
@@ -83,46 +81,125 @@ def C_V(out: Outputs, batch: Batch, head: str = "value") -> Tensor:
     return 0.5 * (out.value(head) - batch.old_values[head]).square()
 
 
+def P_V(out: Outputs, batch: Batch, head: str = "value") -> Tensor:
+    """The activation penalty of PPG+AR: pulls the value towards zero.
+
+    Equation: 1/2 V(s)^2
+    Source: paper, Section 3.2; Amit et al. 2020
+    """
+    return 0.5 * out.value(head).square()
+
+
+def J_A(out: Outputs, batch: Batch) -> Tensor:
+    """DAAC's advantage objective: the policy's encoder learns the normalised advantages instead of the value.
+
+    Equation: (A_theta(s,a) - A)^2
+    Source: Raileanu and Fergus 2021; authors' code (no 1/2, and A as in J_pi)
+    """
+    head = out.network.get_submodule("advantage")
+    features = out.features("theta")
+    one_hot = F.one_hot(batch.actions, out.log_policy.shape[1]).to(features.dtype)
+    predicted: Tensor = head(torch.cat([features, one_hot], dim=1))
+    return (predicted.float().squeeze(1) - batch.advantages).square()
+
+
+def J_D(out: Outputs, batch: Batch) -> Tensor:
+    """The order classifier's objective: which of two states of a level is earlier, from features held still.
+
+    Equation: -y log D(s, s2) - (1-y) log(1 - D(s, s2)), y = 1 if s2 is earlier in its episode than s
+    Source: Raileanu and Fergus 2021 (IDAAC)
+    """
+    with torch.no_grad():  # not `out.features`: what it computes is shared with terms that need its gradient
+        pair = torch.cat([out.network.encode("theta", f, out.chunk) for f in (batch.frames, batch.other_frames)], dim=1)
+    log_order = F.log_softmax(out.network.get_submodule("order")(pair).float(), dim=1)
+    earlier = batch.other_is_earlier
+    return -(earlier * log_order[:, 0] + (1 - earlier) * log_order[:, 1])
+
+
+def J_order(out: Outputs, batch: Batch) -> Tensor:
+    """IDAAC's adversarial objective: features that do not tell the order; the classifier is held still.
+
+    Equation: -1/2 log D(s, s2) - 1/2 log(1 - D(s, s2))
+    Source: Raileanu and Fergus 2021 (IDAAC)
+    """
+    head = out.network.get_submodule("order")
+    assert isinstance(head, LinearHead)
+    pair = torch.cat([out.features("theta"), out.other.features("theta")], dim=1)
+    logits = F.linear(pair, head.weight.detach(), head.bias.detach())
+    return -0.5 * F.log_softmax(logits.float(), dim=1).sum(1)
+
+
+def G_pi(out: Outputs, batch: Batch) -> Tensor:
+    """DrAC's policy regulariser: the same policy under an augmentation g; the clean policy is held still.
+
+    Equation: -sum_a pi(a|s) log pi(a|g(s))
+    Source: Raileanu et al. 2021 (their one-sample estimate has this expectation)
+    """
+    return -(out.log_policy.detach().exp() * out.augmented.log_policy).sum(1)
+
+
+def G_V(out: Outputs, batch: Batch, head: str) -> Tensor:
+    """DrAC's value regulariser: the same value under an augmentation g; the clean value is held still.
+
+    Equation: 1/2 (V(g(s)) - V(s))^2
+    Source: Raileanu et al. 2021
+    """
+    return 0.5 * (out.augmented.value(head) - out.value(head).detach()).square()
+
+
 def J_f(out: Outputs, batch: Batch, eta: float, mask_boundaries: bool) -> Tensor:
     """The dynamics objective: one discriminator learns forward and inverse dynamics at once.
 
     Equation: -log f(s,a,s') - log(1 - f(s,a,wrong s')) - eta log(1 - f(s,wrong a,s'))
     Source: paper, Section 4.3
     """
-    f = out.network.get_submodule("discriminator")
-    assert isinstance(f, Discriminator)
-    now = out.features("theta")
-    # index_select: its backward adds in a fixed order, so that two runs agree to the last bit
-    following = out.all_features("theta").index_select(0, batch.next_rows)
-    wrong = following.index_select(0, batch.negative_next)
-    softplus = F.softplus  # -log sigmoid(x) = softplus(-x), -log(1 - sigmoid(x)) = softplus(x)
-    loss = (
-        softplus(-f.logit(now, batch.actions, following))
-        + softplus(f.logit(now, batch.actions, wrong))
-        + eta * softplus(f.logit(now, batch.negative_actions, following))
-    )
-    return loss * (1 - batch.crosses) if mask_boundaries else loss
+    f = Transitions(out, batch, "discriminator", mask_boundaries)
+    return f.true() + f.wrong_next() + eta * f.wrong_action()
 
 
-def draw_negatives(batch: Batch, generator: torch.Generator, actions: int) -> Batch:
-    """Wrong next states and wrong actions, drawn within the minibatch as the authors' code does.
+def J_F(out: Outputs, batch: Batch, mask_boundaries: bool, head: str = "discriminator") -> Tensor:
+    """The forward dynamics objective alone.
 
-    A wrong next state is that of any other sample, uniformly. A wrong action follows the minibatch's histogram of
-    actions without the true one; if no other action occurs, it is uniform over the others.
+    Equation: -log f(s,a,s') - log(1 - f(s,a,wrong s'))
+    Source: paper, Appendix F.2 (DCPG+F)
     """
-    b, device = len(batch), batch.actions.device
-    offset = torch.randint(1, b, (b,), generator=generator) if b > 1 else torch.zeros(1, dtype=torch.int64)
-    negative_next = (torch.arange(b) + offset) % b
-    uniform = torch.rand(b, generator=generator, dtype=torch.float64)
+    f = Transitions(out, batch, head, mask_boundaries)
+    return f.true() + f.wrong_next()
 
-    true = batch.actions.cpu()
-    counts = torch.bincount(true[batch.valid.cpu() > 0], minlength=actions)
-    weights = counts.expand(b, actions).clone()
-    weights[torch.arange(b), true] = 0
-    alone = weights.sum(1) == 0
-    weights[alone] = 1
-    weights[torch.arange(b), true] = 0
-    cumulative = weights.cumsum(1)
-    rank = (uniform * cumulative[:, -1]).long()  # a whole number in [0, total)
-    negative_actions = (cumulative <= rank[:, None]).sum(1)
-    return replace(batch, negative_next=negative_next.to(device), negative_actions=negative_actions.to(device))
+
+def J_I(out: Outputs, batch: Batch, mask_boundaries: bool, head: str = "discriminator") -> Tensor:
+    """The inverse dynamics objective alone.
+
+    Equation: -log f(s,a,s') - log(1 - f(s,wrong a,s'))
+    Source: paper, Appendix F.2 (DCPG+I)
+    """
+    f = Transitions(out, batch, head, mask_boundaries)
+    return f.true() + f.wrong_action()
+
+
+class Transitions:
+    """What a discriminator makes of the batch's true and wrong transitions: three losses, [b] each."""
+
+    def __init__(self, out: Outputs, batch: Batch, head: str, mask_boundaries: bool) -> None:
+        f = out.network.get_submodule(head)
+        assert isinstance(f, Discriminator)
+        self.f, self.batch = f, batch
+        self.now = out.features("theta")
+        # index_select: its backward adds in a fixed order, so that two runs agree to the last bit
+        self.following = out.all_features("theta").index_select(0, batch.next_rows)
+        self.weight: Tensor | float = 1 - batch.crosses if mask_boundaries else 1.0
+
+    # -log sigmoid(x) = softplus(-x), -log(1 - sigmoid(x)) = softplus(x)
+
+    def true(self) -> Tensor:
+        """-log f(s, a, s')."""
+        return self.weight * F.softplus(-self.f.logit(self.now, self.batch.actions, self.following))
+
+    def wrong_next(self) -> Tensor:
+        """-log(1 - f(s, a, wrong s'))."""
+        wrong = self.following.index_select(0, self.batch.negative_next)
+        return self.weight * F.softplus(self.f.logit(self.now, self.batch.actions, wrong))
+
+    def wrong_action(self) -> Tensor:
+        """-log(1 - f(s, wrong a, s'))."""
+        return self.weight * F.softplus(self.f.logit(self.now, self.batch.negative_actions, self.following))

@@ -37,6 +37,7 @@ class Rollout:
     valid: Tensor  # bool [T, N], False for a dead step
     crosses: Tensor  # bool [T, N], frames[t+1] is not the successor of frames[t]
     levels: Tensor  # int64 [T, N], the level of s_t
+    step_counts: Tensor = field(default_factory=lambda: torch.empty(0))  # int64 [T, N], steps of its episode before s_t
     returns: dict[str, Tensor] = field(default_factory=dict)  # value head -> value target R_t, float32 [T, N]
     advantages_raw: Tensor = field(default_factory=lambda: torch.empty(0))  # float32 [T, N]
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))  # normalised over the rollout, float32 [T, N]
@@ -55,6 +56,7 @@ class Rollout:
             frames=flat(self.frames),
             valid=torch.ones(len(rows)),
             returns={head: flat(x) for head, x in self.returns.items()},
+            rows=rows,
             actions=flat(self.actions),
             log_probs=flat(self.log_probs),
             advantages=flat(self.advantages),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import platform
 import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from dcpg import snapshot
@@ -17,12 +19,13 @@ from dcpg.build import build_network
 from dcpg.checkpoint import Checkpoint, CheckpointStore, Damaged
 from dcpg.config import Config, device_of
 from dcpg.envs.base import VectorEnv
-from dcpg.envs.make import EnvMaker, make_train, splits
+from dcpg.envs.make import EnvMaker, make_train, splits, train_levels
 from dcpg.envs.normaliser import RewardNormaliser
 from dcpg.episodes import EpisodeCounter
 from dcpg.errors import BadInput, Stopped, StorageFailed
 from dcpg.evaluation import Protocol, play
 from dcpg.logs import Logs
+from dcpg.methods import Method
 from dcpg.rollout import Rollout, collect, with_targets
 from dcpg.rundir import RunDirectory, read_rows, write_atomic
 from dcpg.seeding import generator
@@ -44,7 +47,9 @@ class Trainer:
         self.watcher: Watcher = watcher or Silent()
         torch.set_num_threads(config.machine.threads)
         self.method = config.declared()
-        self.env: VectorEnv = make_train(config, maker)
+        self.levels = train_levels(config)
+        self.env: VectorEnv = make_train(config, maker, self.levels)
+        check_fit(config, self.method, self.env)
         device = device_of(config)
         self.network = build_network(config, self.env.shape, self.env.num_actions).to(device)
         self.normaliser = RewardNormaliser.fresh(config.env.num_envs)
@@ -106,9 +111,12 @@ class Trainer:
         uniform = torch.rand(c.rollout_length, c.env.num_envs, generator=g, dtype=torch.float64)
         with self.watchdog.watching("the environments"):
             tau = collect(self.env, self.algorithm.actor, uniform, self.normaliser, self._between_steps)
-        self.env_state = self.env.state()
-        self.episodes.count(tau)
+        tau = dataclasses.replace(tau, step_counts=torch.from_numpy(self.episodes.count(tau)))
         tau = with_targets(tau, self.method)
+        for memory in (self.levels, self.method.augmenter):
+            if memory is not None:
+                memory.observe(tau)
+        self.env_state = self.env.state()  # with that of `levels`, which has seen tau
         self._lap("collect")
         return tau
 
@@ -121,6 +129,8 @@ class Trainer:
             "steps": steps,
             **self.episodes.row(),
             "reward_variance": self.normaliser.var,
+            **(self.levels.row() if self.levels is not None else {}),
+            **({"augmentation": self.method.augmenter.choose()} if self.method.augmenter is not None else {}),
             **self.algorithm.row(),
         }
         self.directory.metrics.append(row)
@@ -217,6 +227,7 @@ class Trainer:
             "steps": steps,
             "normaliser": self.normaliser.state(),
             "episodes": self.episodes.state(),
+            "augmenter": self.method.augmenter.state() if self.method.augmenter is not None else None,
             "rows": {"metrics": self.directory.metrics.count, "eval": self.directory.evaluations.count},
         }
         meta = {
@@ -249,6 +260,8 @@ class Trainer:
                 if self.normaliser.sums.shape != (self.config.env.num_envs,):
                     raise ValueError("the reward normaliser is of another number of environments")
                 self.episodes.restore(state["episodes"])
+                if self.method.augmenter is not None:
+                    self.method.augmenter.restore(state["augmenter"])
                 self.env.restore(envs)
                 if not self.env.exact_state:
                     self.episodes.begin_anew()
@@ -355,6 +368,20 @@ class Trainer:
         }
         self.directory.write_json(self.directory.summary, summary)
         return summary
+
+
+def check_fit(config: Config, method: Method, env: VectorEnv) -> None:
+    """Whether the environment has what the method asks for."""
+    if method.needs_levels and not env.has_levels:
+        raise BadInput(
+            f"{config.method} must know the level of each state: give it as info['level_seed'] from reset and step."
+        )
+    height, width, channels = env.shape if len(env.shape) == 3 else (0, 0, 0)
+    if method.augmenter is not None and not (height == width >= 16 and channels == 3 and env.dtype == np.uint8):
+        raise BadInput(
+            f"augment={config.augment} needs square colour images, uint8 and at least 16 x 16; this environment's "
+            f"observations are {env.dtype} {env.shape}."
+        )
 
 
 def versions() -> dict[str, str]:

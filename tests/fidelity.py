@@ -90,7 +90,7 @@ def recorded_negatives(data: Any, name: str) -> Any:
     T, N = data["actions"].shape
     epochs = iter(zip(data[f"{name}/negative_next"], data[f"{name}/negative_actions"], strict=True))
 
-    def draw(batch: Batch, generator: torch.Generator, actions: int) -> Batch:
+    def draw(batch: Batch, data: Any, generator: torch.Generator, actions: int) -> Batch:
         nexts, wrong = next(epochs)
         envs = batch.segments.numpy()  # the environment of each column
         column = np.argsort(envs)

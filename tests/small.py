@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 
 from dcpg.algorithm import Algorithm
+from dcpg.batch import Batch
 from dcpg.buffer import Buffer
-from dcpg.methods import METHODS, Method
+from dcpg.config import resolve
+from dcpg.methods import METHODS, Method, Optimise
 from dcpg.networks import Network
 from dcpg.rollout import Rollout, with_targets
 from dcpg.seeding import generator
@@ -18,13 +22,12 @@ from dcpg.seeding import generator
 T, N, ACTIONS, SHAPE = 6, 4, 5, (16, 16, 3)
 
 
-def declare(name: str, **changes: Any) -> tuple[Method, Any]:
-    """A method with small settings and its settings."""
-    spec = METHODS[name]
+def declare(name: str, more: Mapping[str, Any] = MappingProxyType({}), **changes: Any) -> tuple[Method, Any]:
+    """A method with small settings and its settings; `more` are settings outside `algorithm`."""
     small = {"minibatches": 2, "N_pi": 2, "E_aux": 2, "segments": 2} | changes
-    known = {f.name for f in dataclasses.fields(spec.settings)}
-    settings = spec.settings(**{k: v for k, v in small.items() if k in known})
-    return spec.declare(settings), settings
+    known = {f.name for f in dataclasses.fields(METHODS[name].settings)}
+    config = resolve(name, "bigfish", settings={f"algorithm.{k}": v for k, v in small.items() if k in known} | more)
+    return config.declared(), config.algorithm
 
 
 def network_of(method: Method, shape: tuple[int, ...] = SHAPE, seed: int = 0) -> Network:
@@ -44,6 +47,13 @@ def rollout_of(method: Method, network: Network, seed: int = 0, dead: bool = Fal
     if dead:
         valid[2, 1] = False
     rewards = torch.randn(T, N, generator=g)
+    # two levels, each environment's next one at every end; environments were some steps into their episodes
+    levels = (torch.cat([torch.zeros(1, N), dones[:-1].cumsum(0)]).long() + torch.arange(N)) % 2
+    step_counts = torch.empty(T, N, dtype=torch.int64)
+    now = torch.arange(N)
+    for t in range(T):
+        step_counts[t] = now
+        now = torch.where(dones[t], 0, now + 1)
     return with_targets(
         Rollout(
             frames=frames,
@@ -56,7 +66,8 @@ def rollout_of(method: Method, network: Network, seed: int = 0, dead: bool = Fal
             dones=dones,
             valid=valid,
             crosses=dones,
-            levels=torch.zeros(T, N, dtype=torch.int64),
+            levels=levels,
+            step_counts=step_counts,
         ),
         method,
     )
@@ -77,11 +88,24 @@ def bare(method: Method, network: Network, settings: Any = None, collect: Any = 
     )
 
 
-def in_training(name: str, **more: Any) -> Algorithm:
+def in_training(name: str, settings: Mapping[str, Any] = MappingProxyType({}), **more: Any) -> Algorithm:
     """A small algorithm that collects random rollouts, a new one each time."""
     changes = {
         k: more.pop(k) for k in list(more) if k in ("minibatches", "N_pi", "E_aux", "segments", "mask_boundaries")
     }
-    method, settings = declare(name, **changes)
+    method, algorithm_settings = declare(name, settings, **changes)
     network = network_of(method)
-    return bare(method, network, settings, lambda rollout: rollout_of(method, network, seed=rollout), **more)
+    return bare(method, network, algorithm_settings, lambda rollout: rollout_of(method, network, seed=rollout), **more)
+
+
+def step(algorithm: Algorithm, line: Optimise, batch: Batch) -> None:
+    """The optimiser steps of a line on one minibatch."""
+    for name, terms in line.steps.items():
+        algorithm.step(name, terms, batch, line.couples)
+
+
+def whole(algorithm: Algorithm, line: Optimise, tau: Rollout) -> Batch:
+    """All of tau or B as one minibatch, with what the line draws."""
+    data = tau if line in algorithm.method.policy_phase else algorithm.B
+    batch = data.minibatch(data.order(generator(0, "o")))
+    return line.draw(batch, data, generator(0, "d"), ACTIONS) if line.draw is not None else batch

@@ -11,9 +11,11 @@ import pytest
 import torch
 
 from dcpg.algorithm import Algorithm, Cursor
+from dcpg.config import resolve
 from dcpg.errors import NumericalFailure
 from dcpg.methods import METHODS
-from tests.small import N, T, in_training
+from dcpg.methods.base import Terms
+from tests.small import N, T, in_training, step
 
 GOLDEN = Path(__file__).parent / "golden" / "losses.json"
 
@@ -24,14 +26,14 @@ def test_every_transition_exactly_once_an_epoch(name: str, monkeypatch: pytest.M
     seen: dict[tuple[str, int], list[int]] = {}
     original = Algorithm.step
 
-    def spy(self: Algorithm, line: object, batch: object) -> None:
+    def spy(self: Algorithm, name: str, terms: object, batch: object, couples: bool) -> None:
         rows = getattr(batch, "segments", torch.empty(0))
-        place = (line.name, self.cursor.rollout, self.cursor.epoch)
+        place = (name, self.cursor.rollout, self.cursor.epoch)
         if rows.numel():
             seen.setdefault(place, []).extend(rows.tolist())
         else:  # transitions are told apart by their returns, which are all different
             seen.setdefault(place, []).extend(batch.returns["value"].tolist())
-        original(self, line, batch)
+        original(self, name, terms, batch, couples)
 
     monkeypatch.setattr(Algorithm, "step", spy)
     returns = {}
@@ -39,13 +41,13 @@ def test_every_transition_exactly_once_an_epoch(name: str, monkeypatch: pytest.M
     algorithm.collect = lambda r: returns.setdefault(r, collect(r))
     for _ in range(2):
         algorithm.rollout()
-    for (line, rollout, _), rows in seen.items():
-        if line == "policy":
+    for (name_of_step, rollout, _), rows in seen.items():
+        if name_of_step != "auxiliary":
             assert sorted(rows) == sorted(returns[rollout].returns["value"].flatten().tolist())
         else:
             assert sorted(rows) == list(range(2 * N))
-    epochs = {line: len([1 for (n, r, _) in seen if n == line and r == 1]) for line in {n for n, _, _ in seen}}
-    assert epochs == {line.name: line.epochs for line in algorithm.method.lines}
+    epochs = {step: len([1 for (n, r, _) in seen if n == step and r == 1]) for step in {n for n, _, _ in seen}}
+    assert epochs == {step: line.epochs for line in algorithm.method.lines for step in line.steps}
 
 
 def test_the_auxiliary_phase_comes_every_n_pi_rollouts_with_all_of_them() -> None:
@@ -98,7 +100,8 @@ def test_dead_steps_weigh_nothing_in_the_auxiliary_phase() -> None:
         tau = dataclasses.replace(tau, valid=valid, returns={"value": returns})
         algorithm.B.add(0, tau, compress(tau.frames))
         algorithm.remember()
-        algorithm.step(algorithm.method.auxiliary_phase[0], algorithm.B.minibatch(algorithm.B.order(generator(0, "o"))))
+        (line,) = algorithm.method.auxiliary_phase
+        step(algorithm, line, algorithm.B.minibatch(algorithm.B.order(generator(0, "o"))))
         results.append(algorithm.sums["auxiliary"].values)
     assert torch.equal(*results)
 
@@ -142,21 +145,27 @@ def test_segments_come_back_in_time_order_with_their_next_states() -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_term_that_is_not_finite_stops_before_the_step(name: str) -> None:
-    for which in METHODS[name].declare(METHODS[name].settings()).lines:
-        for term in which.terms:
+    for which, its_terms in resolve(name, "bigfish").declared().steps.items():
+        for term in its_terms:
             algorithm = in_training(name, N_pi=1)
-            poisoned = []
-            for line in algorithm.method.lines:
-                terms = dict(line.terms)
-                if line.name == which.name:
-                    weight, function = terms[term]
-                    terms[term] = (weight, lambda out, batch, f=function: f(out, batch) * float("nan"))
-                poisoned.append(dataclasses.replace(line, terms=terms))
+
+            def bad(step: str, terms: Terms, which: str = which, term: str = term) -> Terms:
+                if step != which:
+                    return terms
+                weight, function = terms[term]
+                return {**terms, term: (weight, lambda out, batch: function(out, batch) * float("nan"))}
+
+            poisoned = [
+                dataclasses.replace(
+                    line, terms=bad(line.name, line.terms), before={n: bad(n, t) for n, t in line.before.items()}
+                )
+                for line in algorithm.method.lines
+            ]
             split = len(algorithm.method.policy_phase)
             algorithm.method = dataclasses.replace(
                 algorithm.method, policy_phase=tuple(poisoned[:split]), auxiliary_phase=tuple(poisoned[split:])
             )
-            with pytest.raises(NumericalFailure, match=rf"{term} of the {which.name} line"):
+            with pytest.raises(NumericalFailure, match=rf"{term} of the {which} line"):
                 algorithm.rollout()
             assert all(p.isfinite().all() for p in algorithm.network.parameters())
 

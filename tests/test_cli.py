@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dcpg.cli import main
+from dcpg.config import resolve
 from dcpg.methods import METHODS
 
 TINY = ["--preset", "tiny", "--set", "evaluation.max_steps=30", "--set", "evaluation.episodes=3"]
@@ -49,11 +50,10 @@ def test_methods_and_games(capsys: pytest.CaptureFixture[str]) -> None:
 def test_explain_shows_every_term_with_equation_and_source(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "explain", name)
     assert code == 0
-    method = METHODS[name].declare(METHODS[name].settings())
-    for line in method.lines:
-        for term in line.terms:
-            assert f"  {term:6s} " in out
-    assert out.count("source: ") == len({t for line in method.lines for t in line.terms})
+    terms = {term for terms in resolve(name, "bigfish").declared().steps.values() for term in terms}
+    for term in terms:
+        assert f"  {term:6s} " in out
+    assert out.count("source: ") == len(terms)
     assert "source: \n" not in out
     assert "64 x 256 steps" in out
 

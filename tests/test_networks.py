@@ -13,7 +13,10 @@ from dcpg.networks import Discriminator, Network, scaled
 from dcpg.seeding import generator
 
 # parameters of the paper's networks, 64x64x3 frames and 15 actions
-SIZES = {"ppo": 626_256, "dcpg": 626_256, "ppg": 1_248_657, "ddcpg": 827_473}
+SIZES = dict.fromkeys(("ppo", "ucb-drac", "plr", "dcpg"), 626_256)
+SIZES |= dict.fromkeys(("ppg", "ppg+dr", "ppg+ar", "separate-dcpg"), 1_248_657)
+SIZES |= dict.fromkeys(("dcpg+f", "dcpg+i", "ddcpg"), 827_473)
+SIZES |= {"daac": 1_248_672, "idaac": 1_248_672 + 512 * 2 + 2, "dppg": 1_449_874, "dcpg+fi": 1_028_690}
 
 
 def paper(name: str) -> Network:
@@ -22,7 +25,7 @@ def paper(name: str) -> Network:
     return network.initialise(generator(0, "init"))
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", METHODS)
 def test_number_of_parameters(name: str) -> None:
     assert sum(p.numel() for p in paper(name).parameters()) == SIZES[name]
 

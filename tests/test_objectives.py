@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcpg.batch import Batch
+from dcpg.draws import draw_negatives
 from dcpg.methods import METHODS
 from dcpg.networks import Outputs
-from dcpg.objectives import C_V, J_V, C_pi, H, J_aux, J_f, J_pi, J_V_clipped, draw_negatives
+from dcpg.objectives import C_V, J_V, C_pi, H, J_aux, J_f, J_pi, J_V_clipped
 from dcpg.seeding import generator
-from tests.small import ACTIONS, bare, declare, in_training, network_of, rollout_of
+from tests.small import bare, declare, in_training, network_of, rollout_of, step, whole
 
 
 class Fixed:
@@ -128,6 +129,29 @@ REACHES = {
         "C_pi": {"theta", "policy"},
     },
 }
+REACHES["ucb-drac"] = REACHES["ppo"] | {"G_pi": {"theta", "policy"}, "G_V": {"theta", "value"}}
+REACHES["plr"] = REACHES["ppo"]
+REACHES["daac"] = {
+    "J_pi": {"theta", "policy"},
+    "J_A": {"theta", "advantage"},
+    "H": {"theta", "policy"},
+    "J_V": {"phi", "value"},
+}
+REACHES["idaac"] = REACHES["daac"] | {"J_D": {"order"}, "J_order": {"theta"}}
+REACHES["ppg+dr"] = REACHES["ppg"]
+REACHES["ppg+ar"] = REACHES["ppg"] | {"P_V": {"phi", "value"}}
+REACHES["dppg"] = REACHES["ppg"] | {"J_f": {"theta", "discriminator"}}
+REACHES["separate-dcpg"] = {
+    "J_pi": {"theta", "policy"},
+    "H": {"theta", "policy"},
+    "C_V": {"theta", "delayed_value"},
+    "J_V_theta": {"theta", "delayed_value"},
+    "J_V_phi": {"phi", "value"},
+    "C_pi": {"theta", "policy"},
+}
+REACHES["dcpg+f"] = REACHES["dcpg"] | {"J_F": {"theta", "discriminator"}}
+REACHES["dcpg+i"] = REACHES["dcpg"] | {"J_I": {"theta", "discriminator"}}
+REACHES["dcpg+fi"] = REACHES["dcpg"] | {"J_F": {"theta", "discriminator"}, "J_I": {"theta", "inverse_discriminator"}}
 REACHES["ddcpg"] = REACHES["dcpg"] | {"J_f": {"theta", "discriminator"}}
 
 
@@ -145,18 +169,15 @@ def minibatches(name: str) -> list[tuple[object, object, Batch]]:
             p.add_(0.05 * torch.randn(p.shape, generator=generator(0, "move")))
     found = []
     for line in algorithm.method.lines:
-        data = tau if line in algorithm.method.policy_phase else algorithm.B
-        batch = data.minibatch(data.order(generator(0, "o")))
-        if line.draw:
-            batch = line.draw(batch, generator(0, "d"), ACTIONS)
-        found.append((algorithm, line, batch))
+        found.append((algorithm, line, whole(algorithm, line, tau)))
     return found
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_each_term_reaches_exactly_its_parameters(name: str) -> None:
+    seen = set()
     for algorithm, line, batch in minibatches(name):
-        for term_name, (_, term) in line.terms.items():
+        for term_name, (_, term) in [item for terms in line.steps.values() for item in terms.items()]:
             algorithm.network.zero_grad()
             term(Outputs(algorithm.network, batch, 64), batch).sum().backward()
             reached = {
@@ -165,9 +186,11 @@ def test_each_term_reaches_exactly_its_parameters(name: str) -> None:
                 if p.grad is not None and p.grad.abs().max() > 0
             }
             assert reached == REACHES[name][term_name], (line.name, term_name)
+            seen.add(term_name)
+    assert seen == set(REACHES[name])
 
 
-@pytest.mark.parametrize("name", ["dcpg", "ddcpg", "ppg"])
+@pytest.mark.parametrize("name", ["dcpg", "ddcpg", "ppg", "separate-dcpg"])
 def test_regularisers_are_zero_with_zero_gradient_at_the_old_parameters(name: str) -> None:
     algorithm = in_training(name, N_pi=1)
     from dcpg.buffer import compress
@@ -208,7 +231,7 @@ def test_J_f_reaches_the_encoder_through_s_the_next_s_and_the_wrong_next_s() -> 
 def test_negatives_are_never_the_truth(actions: list[int], seed: int) -> None:
     b = len(actions)
     batch = given_batch(b, actions=torch.tensor(actions))
-    drawn = draw_negatives(batch, generator(seed, "n"), 15)
+    drawn = draw_negatives(batch, None, generator(seed, "n"), 15)
     assert (drawn.negative_next != torch.arange(b)).all()
     assert ((drawn.negative_next >= 0) & (drawn.negative_next < b)).all()
     wrong = drawn.negative_actions.tolist()
@@ -224,7 +247,7 @@ def test_negatives_follow_the_histogram_and_the_other_states_uniformly() -> None
     batch = given_batch(1000, actions=actions)
     counts, offsets = torch.zeros(3, 3), torch.zeros(1000)
     for seed in range(40):
-        drawn = draw_negatives(batch, generator(seed, "h"), 15)
+        drawn = draw_negatives(batch, None, generator(seed, "h"), 15)
         for a in range(3):
             counts[a] += torch.bincount(drawn.negative_actions[actions == a], minlength=3)[:3]
         offsets += torch.bincount((drawn.negative_next - torch.arange(1000)) % 1000, minlength=1000)
@@ -237,7 +260,7 @@ def test_negatives_follow_the_histogram_and_the_other_states_uniformly() -> None
 
 def test_one_action_alone_gives_uniform_wrong_actions() -> None:
     batch = given_batch(3000, actions=torch.full((3000,), 4))
-    drawn = draw_negatives(batch, generator(0, "u"), 15)
+    drawn = draw_negatives(batch, None, generator(0, "u"), 15)
     counts = torch.bincount(drawn.negative_actions, minlength=15)
     assert counts[4] == 0
     assert counts[[i for i in range(15) if i != 4]].min() > 150  # 214 expected
@@ -256,11 +279,7 @@ def test_chunked_gradients_equal_the_undivided_minibatchs(name: str) -> None:
         algorithm.B.add(0, tau, compress(tau.frames))
         algorithm.remember()
         for line in method.lines:
-            data = tau if line in method.policy_phase else algorithm.B
-            batch = data.minibatch(data.order(generator(0, "o")))
-            if line.draw:
-                batch = line.draw(batch, generator(0, "d"), ACTIONS)
-            algorithm.step(line, batch)
+            step(algorithm, line, whole(algorithm, line, tau))
         gradients.append((algorithm.sums, {k: p.detach().clone() for k, p in network.named_parameters()}))
     (sums, a), (whole_sums, b) = gradients
     for k in sums:

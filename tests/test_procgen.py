@@ -8,8 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from dcpg.envs.procgen import GAMES, EachOnce, ListedLevels, Procgen, averaged, level_start, state_game
+from dcpg.envs.procgen import GAMES, Procgen, averaged, level_start, state_game
 from dcpg.errors import BadInput
+from dcpg.levels import EachOnce, ListedLevels
 
 
 def actions(t: int, n: int) -> np.ndarray:

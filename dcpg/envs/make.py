@@ -9,8 +9,9 @@ from typing import Any
 
 from dcpg.config import OWN, Config
 from dcpg.envs.base import VectorEnv
-from dcpg.envs.procgen import EachOnce, Levels, ListedLevels, Procgen, train_seed
+from dcpg.envs.procgen import Procgen, train_seed
 from dcpg.errors import BadInput
+from dcpg.levels import EachOnce, Levels, ListedLevels, PrioritisedLevels
 from dcpg.seeding import rand_seed
 
 
@@ -22,15 +23,21 @@ class EnvMaker:
     test: Callable[[int, int], Any] | None = None
 
 
-def make_train(config: Config, maker: EnvMaker | None) -> VectorEnv:
+def train_levels(config: Config) -> Levels | None:
+    """Who chooses the training levels, if it is not the environment itself."""
+    c, n = config.levels, config.env.num_envs
+    if c.sampler == "prioritised":
+        levels = c.seeds or range(c.start, c.start + c.count)
+        return PrioritisedLevels(levels, n, config.seed, c.beta, c.rho)
+    return ListedLevels(c.seeds, n, config.seed, "train-levels") if c.seeds else None
+
+
+def make_train(config: Config, maker: EnvMaker | None, levels: Levels | None) -> VectorEnv:
     """The training environments of a run."""
     n = config.env.num_envs
     if config.game.startswith(OWN):
         return _own(config, maker, "train", n, train_seed(config.seed))
-    listed: Levels | None = None
-    if config.levels.seeds:
-        listed = ListedLevels(config.levels.seeds, n, config.seed, "train-levels")
-    return _procgen(config, n, train_seed(config.seed), levels=listed, count=config.levels.count)
+    return _procgen(config, n, train_seed(config.seed), levels=levels, count=config.levels.count)
 
 
 def make_one(config: Config, maker: EnvMaker | None) -> VectorEnv:

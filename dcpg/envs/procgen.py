@@ -11,15 +11,15 @@ import functools
 import importlib.util
 import json
 import struct
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from dcpg.envs.base import Array, Step
 from dcpg.errors import BadInput, unknown
-from dcpg.seeding import generator, rand_seed
+from dcpg.levels import Levels
+from dcpg.seeding import rand_seed
 
 GAMES = (
     "bigfish", "bossfight", "caveflyer", "chaser", "climber", "coinrun", "dodgeball", "fruitbot",
@@ -94,61 +94,6 @@ def state_game(state: bytes) -> str:
     if not state.endswith(STATE_END):
         raise ValueError("a Procgen state is cut short")
     return state[8 : 8 + length].decode("ascii", "replace")
-
-
-class Levels(Protocol):
-    """Chooses the level that an environment plays next, at every episode's end. It has state; randomness is keyed."""
-
-    def choose(self, env: int) -> int:
-        """The seed of the next level of environment `env`."""
-
-    def state(self) -> Any:
-        """JSON that restores exactly."""
-
-    def restore(self, state: Any) -> None:
-        """From `state()`."""
-
-
-class ListedLevels:
-    """Uniform over an explicit list of level seeds."""
-
-    def __init__(self, levels: Sequence[int], num_envs: int, seed: int, name: str) -> None:
-        self.levels, self.seed, self.name = list(levels), seed, name
-        self.episodes = [0] * num_envs
-
-    def choose(self, env: int) -> int:
-        """Drawn from the key (seed, name, environment, episode)."""
-        import torch
-
-        self.episodes[env] += 1
-        g = generator(self.seed, self.name, env, self.episodes[env])
-        return self.levels[int(torch.randint(len(self.levels), (), generator=g))]
-
-    def state(self) -> Any:
-        """How many episodes each environment has begun."""
-        return self.episodes
-
-    def restore(self, state: Any) -> None:
-        """From `state()`."""
-        self.episodes = [int(n) for n in state]
-
-
-class EachOnce:
-    """Environment i plays the i-th level (and again, if it goes on)."""
-
-    def __init__(self, levels: Sequence[int]) -> None:
-        self.levels = list(levels)
-
-    def choose(self, env: int) -> int:
-        """Its own level."""
-        return self.levels[env]
-
-    def state(self) -> Any:
-        """Nothing to keep."""
-        return None
-
-    def restore(self, state: Any) -> None:
-        """Nothing to restore."""
 
 
 class Procgen:

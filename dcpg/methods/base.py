@@ -8,18 +8,21 @@ name.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from dcpg.bandit import Augmenter
 from dcpg.batch import Batch
 from dcpg.networks import Head, Outputs
 from dcpg.settings import Section, setting
 
 Term = Callable[[Outputs, Batch], Tensor]  # one value per sample, [b]
-Draw = Callable[[Batch, torch.Generator, int], Batch]  # (batch, generator, number of actions) -> batch
+Terms = Mapping[str, tuple[float, Term]]  # name -> (weight, term)
+# (batch, the rollout or B that it is of, generator, number of actions) -> batch
+Draw = Callable[[Batch, Any, torch.Generator, int], Batch]
 
 
 @dataclass(frozen=True)
@@ -58,10 +61,16 @@ class Optimise:
 
     name: str  # names the line's Adam and its metrics
     data: Tau | B
-    terms: Mapping[str, tuple[float, Term]]  # name -> (weight, term)
+    terms: Terms
     epochs: int
     draw: Draw | None = None  # adds to a minibatch what a term must be given at random
     couples: bool = False  # a term mixes samples, so the minibatch's graph is kept whole
+    before: Mapping[str, Terms] = field(default_factory=dict)  # Adam -> terms of a step on each minibatch before
+
+    @property
+    def steps(self) -> dict[str, Terms]:
+        """The Adams that step on each minibatch, in their order, and what each minimises."""
+        return {**self.before, self.name: self.terms}
 
 
 @dataclass(frozen=True)
@@ -75,11 +84,18 @@ class Method:
     auxiliary_phase: tuple[Optimise, ...] = ()
     N_pi: int = 1  # rollouts between two auxiliary phases
     keep: tuple[str, ...] = ()  # what a minibatch of B carries: s, R, and a, done for the dynamics
+    needs_levels: bool = False  # a draw asks for the level of each state
+    augmenter: Augmenter | None = None  # chooses the augmentation; it has memory, so a Method serves one run
 
     @property
     def lines(self) -> tuple[Optimise, ...]:
         """Every line, in the order in which a phase runs them."""
         return self.policy_phase + self.auxiliary_phase
+
+    @property
+    def steps(self) -> dict[str, Terms]:
+        """Every Adam and what it minimises."""
+        return {name: terms for line in self.lines for name, terms in line.steps.items()}
 
 
 @dataclass(frozen=True)
@@ -114,6 +130,7 @@ class Spec:
     name: str
     settings: type[Common]
     declare: Callable[[Any], Method]
+    fixed: Mapping[str, str]  # settings outside `algorithm` that make the method what it is
 
     @property
     def summary(self) -> str:
@@ -124,11 +141,13 @@ class Spec:
 METHODS: dict[str, Spec] = {}
 
 
-def method(name: str, settings: type[Common]) -> Callable[[Callable[[Any], Method]], Callable[[Any], Method]]:
+def method(
+    name: str, settings: type[Common], fixed: Mapping[str, str] | None = None
+) -> Callable[[Callable[[Any], Method]], Callable[[Any], Method]]:
     """Enter a declaration into the table of methods."""
 
     def enter(declare: Callable[[Any], Method]) -> Callable[[Any], Method]:
-        METHODS[name] = Spec(name, settings, declare)
+        METHODS[name] = Spec(name, settings, declare, fixed or {})
         return declare
 
     return enter

@@ -1,13 +1,14 @@
-"""Delayed-Critic Policy Gradient and its dynamics-aware form (the paper's Algorithm 1)."""
+"""Delayed-Critic Policy Gradient, its dynamics-aware form (the paper's Algorithm 1) and their ablations."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from dcpg.methods.base import B, Method, Optimise, Phasic, Target, Tau, method
+from dcpg.methods.dynamics import Dynamics, Joint, with_dynamics, with_joint_dynamics
 from dcpg.networks import discriminator, policy_head, value_head
-from dcpg.objectives import C_V, J_V, C_pi, H, J_f, J_pi, draw_negatives
+from dcpg.objectives import C_V, J_F, J_I, J_V, C_pi, H, J_pi
 from dcpg.settings import setting
 
 
@@ -19,12 +20,20 @@ class DCPG(Phasic):
 
 
 @dataclass(frozen=True)
-class DDCPG(DCPG):
-    """Settings of DDCPG."""
+class OneSided(Dynamics, DCPG):
+    """Settings of DCPG+F and DCPG+I."""
 
-    beta_f: float = setting(1.0, "paper, Appendix D", low=0)
-    eta: float = setting(0.5, "paper, Appendix D", low=0)
-    mask_boundaries: bool = setting(False, "authors' code: pairs across an episode's end count as transitions")
+
+@dataclass(frozen=True)
+class TwoHeaded(Dynamics, DCPG):
+    """Settings of DCPG+FI."""
+
+    eta: float = setting(1.0, "paper, Appendix F.2 (chosen from 0.5 and 1)", low=0)
+
+
+@dataclass(frozen=True)
+class DDCPG(Joint, DCPG):
+    """Settings of DDCPG."""
 
 
 @method("dcpg", DCPG)
@@ -50,17 +59,75 @@ def dcpg(h: DCPG) -> Method:
     )
 
 
+@method("separate-dcpg", DCPG)
+def separate_dcpg(h: DCPG) -> Method:
+    """DCPG whose delayed value only shapes the encoder; another value, with its own encoder, gives the advantages."""
+    target = Target(h.gamma, h.lam)
+    return Method(
+        networks={
+            "theta": {"policy": policy_head, "delayed_value": value_head},
+            "phi": {"value": value_head},
+        },
+        targets={"delayed_value": target, "value": target},
+        advantages="value",
+        policy_phase=(
+            Optimise(
+                "policy",
+                Tau(h.minibatches),
+                {
+                    "J_pi": (1.0, partial(J_pi, clip=h.clip)),
+                    "C_V": (h.beta_V, partial(C_V, head="delayed_value")),
+                    "H": (-h.entropy, H),
+                    "J_V_phi": (1.0, J_V),
+                },
+                epochs=h.E_pi,
+            ),
+        ),
+        auxiliary_phase=(
+            Optimise(
+                "auxiliary",
+                B(h.segments),
+                {
+                    "J_V_theta": (1.0, partial(J_V, head="delayed_value")),
+                    "C_pi": (h.beta_pi, C_pi),
+                    "J_V_phi": (1.0, J_V),
+                },
+                epochs=h.E_aux,
+            ),
+        ),
+        N_pi=h.N_pi,
+        keep=("s", "R_theta", "R_phi"),
+    )
+
+
+@method("dcpg+f", OneSided)
+def dcpg_f(h: OneSided) -> Method:
+    """DCPG, and a discriminator f(s, a, s') that learns forward dynamics alone."""
+    term = partial(J_F, mask_boundaries=h.mask_boundaries)
+    return with_dynamics(dcpg(h), h, {"discriminator": discriminator}, {"J_F": (h.beta_f, term)})
+
+
+@method("dcpg+i", OneSided)
+def dcpg_i(h: OneSided) -> Method:
+    """DCPG, and a discriminator f(s, a, s') that learns inverse dynamics alone."""
+    term = partial(J_I, mask_boundaries=h.mask_boundaries)
+    return with_dynamics(dcpg(h), h, {"discriminator": discriminator}, {"J_I": (h.beta_f, term)})
+
+
+@method("dcpg+fi", TwoHeaded)
+def dcpg_fi(h: TwoHeaded) -> Method:
+    """DCPG, and two discriminators: one learns forward dynamics, the other inverse dynamics."""
+    forward = partial(J_F, mask_boundaries=h.mask_boundaries)
+    inverse = partial(J_I, mask_boundaries=h.mask_boundaries, head="inverse_discriminator")
+    return with_dynamics(
+        dcpg(h),
+        h,
+        {"discriminator": discriminator, "inverse_discriminator": discriminator},
+        {"J_F": (h.beta_f, forward), "J_I": (h.beta_f * h.eta, inverse)},
+    )
+
+
 @method("ddcpg", DDCPG)
 def ddcpg(h: DDCPG) -> Method:
     """DCPG, and a discriminator f(s, a, s') that learns forward and inverse dynamics beside the value."""
-    base = dcpg(h)
-    (line,) = base.auxiliary_phase
-    dynamics = partial(J_f, eta=h.eta, mask_boundaries=h.mask_boundaries)
-    return replace(
-        base,
-        networks={"theta": {**base.networks["theta"], "discriminator": discriminator}},
-        auxiliary_phase=(
-            replace(line, terms={**line.terms, "J_f": (h.beta_f, dynamics)}, draw=draw_negatives, couples=True),
-        ),
-        keep=("s", "a", "R", "done") if h.mask_boundaries else ("s", "a", "R"),
-    )
+    return with_joint_dynamics(dcpg(h), h)

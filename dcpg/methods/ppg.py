@@ -1,12 +1,34 @@
-"""Phasic Policy Gradient (Cobbe et al. 2021; the paper's Algorithm 2)."""
+"""Phasic Policy Gradient (Cobbe et al. 2021; the paper's Algorithm 2), regularised and dynamics-aware forms."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from functools import partial
 
 from dcpg.methods.base import B, Method, Optimise, Phasic, Target, Tau, method
+from dcpg.methods.dynamics import Joint, with_joint_dynamics
 from dcpg.networks import policy_head, value_head
-from dcpg.objectives import J_V, C_pi, H, J_aux, J_pi
+from dcpg.objectives import J_V, P_V, C_pi, H, J_aux, J_pi
+from dcpg.settings import setting
+
+
+@dataclass(frozen=True)
+class DiscountRegularised(Phasic):
+    """Settings of PPG+DR."""
+
+    gamma: float = setting(0.995, "paper, Section 3.2 (gamma')", low=0, high=1)
+
+
+@dataclass(frozen=True)
+class ActivationRegularised(Phasic):
+    """Settings of PPG+AR."""
+
+    alpha: float = setting(0.05, "paper, Section 3.2", low=0)
+
+
+@dataclass(frozen=True)
+class DPPG(Joint, Phasic):
+    """Settings of DPPG."""
 
 
 @method("ppg", Phasic)
@@ -35,3 +57,26 @@ def ppg(h: Phasic) -> Method:
         N_pi=h.N_pi,
         keep=("s", "R"),
     )
+
+
+@method("ppg+dr", DiscountRegularised)
+def ppg_dr(h: DiscountRegularised) -> Method:
+    """PPG with a smaller discount, a regulariser of the value."""
+    return ppg(h)
+
+
+@method("ppg+ar", ActivationRegularised)
+def ppg_ar(h: ActivationRegularised) -> Method:
+    """PPG whose value is pulled towards zero wherever it learns."""
+    base = ppg(h)
+    policy, auxiliary = (
+        tuple(replace(line, terms={**line.terms, "P_V": (h.alpha, P_V)}) for line in lines)
+        for lines in (base.policy_phase, base.auxiliary_phase)
+    )
+    return replace(base, policy_phase=policy, auxiliary_phase=auxiliary)
+
+
+@method("dppg", DPPG)
+def dppg(h: DPPG) -> Method:
+    """PPG, and DDCPG's discriminator on the policy's encoder in the auxiliary phase."""
+    return with_joint_dynamics(ppg(h), h)

@@ -1,4 +1,4 @@
-"""PPO (Schulman et al. 2017) with the paper's Procgen settings."""
+"""PPO (Schulman et al. 2017) with the paper's Procgen settings, and the two methods that are PPO with an addition."""
 
 from __future__ import annotations
 
@@ -39,3 +39,15 @@ def ppo(h: PPO) -> Method:
             ),
         ),
     )
+
+
+@method("ucb-drac", PPO, {"augment": "ucb"})
+def ucb_drac(h: PPO) -> Method:
+    """PPO whose policy and value must not change under an augmentation, which a bandit chooses."""
+    return ppo(h)
+
+
+@method("plr", PPO, {"levels.sampler": "prioritised"})
+def plr(h: PPO) -> Method:
+    """PPO on levels chosen by prioritised replay: those whose value errs most, and those not seen for long."""
+    return ppo(h)

@@ -1,0 +1,96 @@
+"""Who chooses the augmentation of DrAC: a fixed one, or the UCB bandit of UCB-DrAC (Raileanu et al. 2021)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dcpg.augmentations import AUGMENTATIONS
+
+if TYPE_CHECKING:
+    from dcpg.rollout import Rollout
+
+
+class Augmenter(Protocol):
+    """Chooses the augmentation for the update on each rollout."""
+
+    def choose(self) -> str:
+        """The augmentation for the rollout that was observed last."""
+
+    def observe(self, tau: Rollout) -> None:
+        """See a rollout, which the policy sampled after the update with the choice before."""
+
+    def state(self) -> Any:
+        """JSON that restores exactly."""
+
+    def restore(self, state: Any) -> None:
+        """From `state()`."""
+
+
+class Fixed:
+    """Always the same augmentation."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def choose(self) -> str:
+        """Its name."""
+        return self.name
+
+    def observe(self, tau: Rollout) -> None:
+        """Nothing to learn."""
+
+    def state(self) -> Any:
+        """Nothing to keep."""
+        return None
+
+    def restore(self, state: Any) -> None:
+        """Nothing to restore."""
+
+
+class UCB:
+    """argmax Q + c sqrt(ln N / n): Q is the mean of an arm's last rewards, n and N count choices from 1.
+
+    The reward of an arm is the mean value target of the rollout that follows the update made with it.
+    """
+
+    arms = tuple(AUGMENTATIONS)
+
+    def __init__(self, head: str, c: float, window: int) -> None:
+        self.head, self.c, self.window = head, c, window  # head: the value head whose targets are the reward
+        self.total = 1
+        self.counts = [1] * len(self.arms)
+        self.rewards: list[list[float]] = [[] for _ in self.arms]  # the last `window` of each arm
+        self.arm: int | None = None  # nothing was chosen before the first rollout
+
+    def choose(self) -> str:
+        """The arm in use."""
+        return self.arms[self.arm or 0]
+
+    def observe(self, tau: Rollout) -> None:
+        """Reward the arm in use, then choose again; of equal arms the first."""
+        if self.arm is not None:
+            self.total += 1
+            self.counts[self.arm] += 1
+            reward = float(tau.returns[self.head][tau.valid].double().mean())
+            self.rewards[self.arm] = [*self.rewards[self.arm], reward][-self.window :]
+        bounds = [
+            (sum(rewards) / len(rewards) if rewards else 0.0) + self.c * math.sqrt(math.log(self.total) / count)
+            for rewards, count in zip(self.rewards, self.counts, strict=True)
+        ]
+        self.arm = bounds.index(max(bounds))
+
+    def state(self) -> Any:
+        """Counts, rewards and the arm in use."""
+        return {"total": self.total, "counts": self.counts, "rewards": self.rewards, "arm": self.arm}
+
+    def restore(self, state: Any) -> None:
+        """From `state()`."""
+        counts = [int(n) for n in state["counts"]]
+        rewards = [[float(r) for r in last] for last in state["rewards"]]
+        arm = None if state["arm"] is None else int(state["arm"])
+        if not len(counts) == len(rewards) == len(self.arms) or not (arm is None or 0 <= arm < len(self.arms)):
+            raise ValueError("the bandit is of other arms")
+        if min(counts) < 1 or int(state["total"]) < 1 or not all(math.isfinite(r) for last in rewards for r in last):
+            raise ValueError("the bandit's state is not one that it can have")
+        self.total, self.counts, self.rewards, self.arm = int(state["total"]), counts, rewards, arm
