@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from dcpg.envs.procgen import ALL_LEVELS, MODES, check_game
+from dcpg.envs.procgen import ALL_LEVELS, MAX_STARTS, MODES, check_game
 from dcpg.errors import BadInput, unknown
 from dcpg.methods import METHODS, Common, Method
 from dcpg.methods.drac import CHOICES, DrAC, with_drac
@@ -141,6 +141,11 @@ class Config(Section):
             )
         if not (c.seeds or c.count):
             raise BadInput(f"levels.sampler={c.sampler} needs a finite set of levels; levels.count is 0, all of them.")
+        if (len(c.seeds) or c.count) > MAX_STARTS:
+            raise BadInput(
+                f"levels.sampler={c.sampler} keeps the start of every level in memory, so it takes at most "
+                f"{MAX_STARTS} levels; got {len(c.seeds) or c.count}."
+            )
         if len(set(c.seeds)) != len(c.seeds):
             raise BadInput(f"levels.sampler={c.sampler} needs different levels; levels.seeds names one twice.")
 

@@ -15,13 +15,41 @@ from dcpg.methods.base import Tau, Terms
 def explain(config: Config) -> str:
     """The method's pseudocode with its numbers, and each term's equation, weight and source."""
     m, h = config.declared(), config.algorithm
-    size = f"{config.env.num_envs} x {config.rollout_length} steps"
     lines = [f"{config.method}: {METHODS[config.method].summary}", ""]
     for encoder, heads in m.networks.items():
         lines.append(f"Require: encoder {encoder} with {', '.join(heads)}")
-    lines += ["", "    for phase = 1, 2, ...", " 2    B <- empty", f" 3    for iter = 1 .. {m.N_pi}"]
-    targets = "; ".join(f"R from {head} with gamma {t.gamma:g}, lambda {t.lam:g}" for head, t in m.targets.items())
-    lines.append(f" 4      tau <- {size} with pi{_levels(config)}; {targets}; advantages from {m.advantages}")
+    lines += ["", *_pseudocode(config, m)]
+    lines += [
+        "",
+        f"Each Adam has moments of its own: learning rate {h.learning_rate:g}, epsilon {h.adam_eps:g}, gradients "
+        f"clipped to {h.max_grad_norm:g}.",
+        "",
+        "Terms",
+    ]
+    terms = _terms(m)
+    width = max(map(len, terms))
+    for name, term in terms.items():
+        doc = docstring(term)
+        given = ", ".join(f"{k} = {v}" for k, v in _given(term).items())
+        lines += [
+            f"  {name:{width}s}  {doc['summary']}",
+            f"  {'':{width}s}  {doc['equation']}" + (f"   ({given})" if given else ""),
+            f"  {'':{width}s}  source: {doc['source']}",
+        ]
+    return "\n".join(lines)
+
+
+def _pseudocode(config: Config, m: Method) -> list[str]:
+    lines = ["    for phase = 1, 2, ..."]
+    if m.auxiliary_phase:
+        lines += [" 2    B <- empty"]
+    lines += [f" 3    for iter = 1 .. {m.N_pi}"]
+    lines += [f" 4      tau <- {config.env.num_envs} x {config.rollout_length} steps with pi{_levels(config)}"]
+    several = len(m.targets) > 1  # then each is named after its encoder, as the paper does
+    for head, t in m.targets.items():
+        name = f"R_{m.encoder_of(head)}" if several else "R"
+        lines.append(f" 4      {name} <- targets from {head}, gamma {t.gamma:g}, lambda {t.lam:g}")
+    lines.append(f" 4      A <- normalised advantages from {m.advantages}")
     if m.augmenter is not None:
         lines.append(f"        g <- {_augmentation(config)}")
     for line in m.policy_phase:
@@ -30,19 +58,7 @@ def explain(config: Config) -> str:
         lines += [f" 8      add ({', '.join(m.keep)}) to B", "      remember pi_old(.|s) for every s in B, once"]
         for line in m.auxiliary_phase:
             lines += [f"10    for epoch = 1 .. {line.epochs}", *(f"11      {text}" for text in _minimise(line))]
-    lines += [
-        "",
-        f"Each line has an Adam of its own: learning rate {h.learning_rate:g}, epsilon {h.adam_eps:g}, gradients "
-        f"clipped to {h.max_grad_norm:g}.",
-        "",
-        "Terms",
-    ]
-    for name, term in _terms(m).items():
-        doc = docstring(term)
-        given = ", ".join(f"{k} = {v}" for k, v in _given(term).items())
-        lines += [f"  {name:6s} {doc['summary']}", f"         {doc['equation']}" + (f"   ({given})" if given else "")]
-        lines += [f"         source: {doc['source']}"]
-    return "\n".join(lines)
+    return lines
 
 
 def _levels(config: Config) -> str:
@@ -58,16 +74,17 @@ def _augmentation(config: Config) -> str:
 
 
 def _minimise(line: Optimise) -> list[str]:
-    """One text a step: those on each minibatch before the line's own, and its own."""
+    """The line as text, a step a line if it takes several on each minibatch."""
     where = line.data
     data = (
         f"tau in {where.minibatches} minibatches"
         if isinstance(where, Tau)
         else f"B, {where.segments} segments a minibatch"
     )
-    places = [f" with {data}", *[" with the same minibatch"] * len(line.before)]
-    steps = zip(line.steps.items(), places, strict=True)
-    return [f"minimise {_sum(terms)}{place}   [Adam: {name}]" for (name, terms), place in steps]
+    if not line.before:
+        return [f"minimise {_sum(line.terms)} with {data}   [Adam: {line.name}]"]
+    steps = [f"minimise {_sum(terms)}   [Adam: {name}]" for name, terms in line.steps.items()]
+    return [f"on each minibatch, {data}:", f"  {steps[0]}", *(f"  then {step}" for step in steps[1:])]
 
 
 def _sum(terms: Terms) -> str:

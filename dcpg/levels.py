@@ -112,7 +112,7 @@ class PrioritisedLevels:
         chance = torch.rand((), generator=generator(self.seed, "prioritised", self.choices), dtype=torch.float64)
         unscored = np.flatnonzero(np.isnan(self.scores))
         if self.choices < self.num_envs:
-            chosen = self.choices % len(self.levels)
+            chosen = env % len(self.levels)
         elif len(unscored):
             chosen = int(unscored[int(chance * len(unscored))])
         else:

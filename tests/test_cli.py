@@ -52,7 +52,7 @@ def test_explain_shows_every_term_with_equation_and_source(name: str, capsys: py
     assert code == 0
     terms = {term for terms in resolve(name, "bigfish").declared().steps.values() for term in terms}
     for term in terms:
-        assert f"  {term:6s} " in out
+        assert f"  {term} " in out
     assert out.count("source: ") == len(terms)
     assert "source: \n" not in out
     assert "64 x 256 steps" in out

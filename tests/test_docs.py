@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import json
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +18,9 @@ import pytest
 from typer.testing import CliRunner
 
 import dcpg
-from dcpg.cli import app
-from dcpg.config import PRESETS, origins, resolve
+from dcpg.cli import app, parse_settings
+from dcpg.config import PRESETS, Config, origins, resolve
+from dcpg.errors import BadInput
 from dcpg.methods import METHODS
 from dcpg.rundir import read_rows
 
@@ -99,10 +101,17 @@ def test_every_reference_of_algorithm_to_code_resolves() -> None:
     assert missing == []
 
 
-def test_every_line_of_algorithm_1_has_code() -> None:
-    rows = table_rows((DOCS / "algorithm-to-code.md").read_text().split("\n## Equations")[0])
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [
+        ("Algorithm 1, (Dynamics-aware) Delayed-Critic Policy Gradient", list(range(1, 14))),
+        ("Algorithm 3, Separate Delayed-Critic Policy Gradient", [5, 7, 8, 10, 13, 14]),  # where it differs
+    ],
+)
+def test_every_line_of_the_algorithms_has_code(algorithm: str, expected: list[int]) -> None:
+    rows = table_rows(section(DOCS / "algorithm-to-code.md", algorithm))
     lines = [int(m[1]) for paper, code in rows if (m := re.match(r"line (\d+),", paper)) and "::" in code]
-    assert sorted(set(lines)) == list(range(1, 14))
+    assert sorted(set(lines)) == expected
 
 
 def test_every_objective_is_in_algorithm_to_code() -> None:
@@ -130,37 +139,95 @@ def test_tables_have_as_many_cells_in_every_row(page: Path) -> None:
 # -- tables
 
 
+def method_rows() -> dict[str, list[str]]:
+    """The README's table of methods by name."""
+    rows = table_rows(section(ROOT / "README.md", "Methods"))
+    return {found[1]: row for row in rows if (found := re.match(r"\[`([\w+-]+)`\]", row[0]))}
+
+
+def terms_in(text: str) -> list[str]:
+    return re.findall(r"\b(?:[JCGP]_\w+|H)\b", text)
+
+
 def test_the_table_of_methods_is_the_table_of_methods() -> None:
-    rows = table_rows(section(ROOT / "README.md", "Methods"))[1:]
-    named = [(re.findall(r"`([\w-]+)`", row[0])[0], int(row[-1])) for row in rows]
-    assert named == [(name, spec.declare(spec.settings()).N_pi) for name, spec in METHODS.items()]
+    named = [(name, int(row[-1])) for name, row in method_rows().items()]
+    assert named == [(name, resolve(name, "bigfish").declared().N_pi) for name in METHODS]
+
+
+def test_the_readme_explains_every_term() -> None:
+    rows = table_rows(section(ROOT / "README.md", "Methods"))
+    explained = [term for row in rows if len(row) == 2 for term in terms_in(row[0])]
+    used = {term for name in METHODS for terms in resolve(name, "bigfish").declared().steps.values() for term in terms}
+    assert sorted(explained) == sorted(used)
+
+
+def test_the_index_links_every_method() -> None:
+    text = (DOCS / "index.md").read_text()
+    assert [name for name in METHODS if f"](methods/{name}.md)" not in text] == []
+    assert {page.stem for page in (DOCS / "methods").glob("*.md")} == set(METHODS)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_methods_table_names_every_term_and_epoch(name: str) -> None:
-    row = next(r for r in table_rows(section(ROOT / "README.md", "Methods")) if r[0].startswith(f"[`{name}`]"))
-    method = METHODS[name].declare(METHODS[name].settings())
+    row = method_rows()[name]
+    method = resolve(name, "bigfish").declared()
     for cell, lines in ((row[2], method.policy_phase), (row[3], method.auxiliary_phase)):
-        terms = [term for line in lines for term in line.terms]
-        assert re.findall(r"\b(?:[JC]_\w+|H)\b", cell) == terms
+        terms = [term for line in lines for step in line.steps.values() for term in step]
+        assert terms_in(cell) == terms
         assert re.findall(r"(\d+) epochs?", cell) == [str(line.epochs) for line in lines]
+
+
+def own_settings(config: Config) -> set[str]:
+    """Shared settings that belong on a method's page, since the method is made by them."""
+    names: set[str] = set()
+    if config.augment != "none":
+        names |= {"augment", "drac.alpha_r", "drac.c", "drac.window"}
+    if config.levels.sampler != "uniform":
+        names |= {"levels.sampler", "levels.beta", "levels.rho"}
+    return names
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_methods_page_lists_its_settings_and_metrics(name: str) -> None:
-    page = DOCS / "methods" / f"{name}.md"
-    settings = [row for row in origins(resolve(name, "bigfish"), {}) if row[0].startswith("algorithm.")]
-    expected = [[f"`{key}`", shown(value), origin] for key, value, origin in settings]
+    page, config = DOCS / "methods" / f"{name}.md", resolve(name, "bigfish")
+    own = own_settings(config)
+    expected = [
+        [f"`{key}`", shown(value), origin]
+        for key, value, origin in origins(config, {})
+        if key.startswith("algorithm.") or key in own
+    ]
     assert table_rows(section(page, "Settings"))[1:] == expected
 
-    method = METHODS[name].declare(METHODS[name].settings())
-    metrics = ["rollout", "steps", "episode_returns", "episode_lengths", "episode_levels", "reward_variance"]
-    for line in method.lines:
-        for term in line.terms:
-            metrics += [f"{line.name}.{term}", f"{line.name}.{term}.scaled"]
-        metrics.append(f"{line.name}.gradient_norm")
-    listed = [row[0].strip("`") for row in table_rows(section(page, "Logged metrics").split("eval.jsonl")[0])[1:]]
-    assert listed == metrics
+    expected = [
+        [f"`{key}`"]
+        for key in ("rollout", "steps", "episode_returns", "episode_lengths", "episode_levels", "reward_variance")
+    ]
+    expected += [["`levels_scored`"], ["`levels_top_probability`"]] if config.levels.sampler != "uniform" else []
+    expected += [["`augmentation`"]] if config.augment != "none" else []
+    for adam, terms in config.declared().steps.items():
+        for term, (weight, _) in terms.items():
+            scaled = [f"`{adam}.{term}.scaled`", f"the same times its weight, {weight:g}"]
+            expected += [[f"`{adam}.{term}`"], scaled]
+        expected.append([f"`{adam}.gradient_norm`"])
+    listed = table_rows(section(page, "Logged metrics").split("eval.jsonl")[0])[1:]
+    assert [row[: len(e)] for row, e in zip(listed, expected, strict=True)] == expected
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_methods_page_gives_the_equation_of_every_term(name: str) -> None:
+    rows = table_rows(section(DOCS / "methods" / f"{name}.md", "What it minimises"))
+    explained = [row[0] for row in rows if terms_in(row[0]) == [row[0]]]
+    steps = resolve(name, "bigfish").declared().steps.values()
+    assert sorted(explained) == sorted({term for terms in steps for term in terms})
+
+
+@pytest.mark.parametrize("name", ["ucb-drac", "plr", "idaac"])
+def test_a_run_writes_the_metrics_that_its_page_lists(name: str, tmp_path: Path) -> None:
+    quick = {"evaluation.max_steps": 20, "evaluation.episodes": 2}
+    run = dcpg.train(name, game="coinrun", preset="tiny", steps=128, settings=quick, out=tmp_path / "run")
+    tables = table_rows(section(DOCS / "methods" / f"{name}.md", "Logged metrics").split("eval.jsonl")[0])
+    (row,) = read_rows(run.directory / "metrics.jsonl")
+    assert [f"`{key}`" for key in row] == [listed[0] for listed in tables[1:]]
 
 
 def test_the_presets_page_lists_what_presets_set() -> None:
@@ -232,6 +299,56 @@ def test_citation_names_this_version() -> None:
     assert f"## {dcpg.__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 
+def resolved(command: str) -> Config:
+    """The configuration that a `dcpg train` command asks for."""
+    words = iter(shlex.split(command, comments=True)[2:])
+    method, options, pairs = next(words), {"--game": "", "--preset": "paper"}, []
+    for word in words:
+        if word == "--set":
+            pairs.append(next(words))
+        else:
+            assert word in options, command
+            options[word] = next(words)
+    return resolve(method, options["--game"], preset=options["--preset"], settings=parse_settings(pairs))
+
+
+def test_the_commands_of_combining_resolve() -> None:
+    shown_commands = re.findall(r"^    (dcpg train .*)$", (DOCS / "combining.md").read_text(), re.MULTILINE)
+    configs = [resolved(command) for command in shown_commands]
+    assert len(configs) >= 10
+    assert {config.augment for config in configs} >= {"none", "ucb", "crop"}
+    assert {config.levels.sampler for config in configs} == {"uniform", "prioritised"}
+    for config in configs:
+        assert (config.declared().augmenter is not None) == (config.augment != "none")
+
+
+def test_what_combining_calls_refused_is_refused() -> None:
+    refused = re.findall(r"^\| `(dcpg train [^`]*)`", (DOCS / "combining.md").read_text(), re.MULTILINE)
+    assert len(refused) == 4
+    for command in refused:
+        with pytest.raises(BadInput):
+            resolved(command)
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "methods").glob("*.md")), ids=lambda page: page.stem)
+def test_the_commands_of_a_methods_page_resolve(page: Path) -> None:
+    text = page.read_text()
+    named = [resolved(command).method for command in re.findall(r"^    (dcpg train .*)$", text, re.MULTILINE)]
+    assert named == [page.stem] * 2
+    assert re.findall(r"^    dcpg explain (\S+)", text, re.MULTILINE) == [page.stem]
+    (declared,) = re.findall(r"Declared in `(dcpg/methods/\w+\.py)`", text)
+    assert f'@method("{page.stem}"' in (ROOT / declared).read_text()
+
+
+def test_combining_names_every_augmentation() -> None:
+    from dcpg.augmentations import AUGMENTATIONS
+
+    row = next(r for r in table_rows(section(DOCS / "combining.md", "What the settings do")) if r[0] == "`augment`")
+    assert [word for word in re.findall(r"`([\w-]+)`", row[1]) if word in AUGMENTATIONS] == list(AUGMENTATIONS)
+    listed = table_rows(section(DOCS / "methods/ucb-drac.md", "Augmentations"))[1:]
+    assert [row[0].strip("`") for row in listed] == list(AUGMENTATIONS)
+
+
 # -- examples
 
 
@@ -266,6 +383,19 @@ def test_contributing_example_is_short_and_trains(tmp_path: Path, monkeypatch: p
     assert [("auxiliary.J_V" in row) for row in rows] == [False, True, False, True]  # two phases
     assert all(row["policy.C_V"] > 0 for row in rows)
     assert CliRunner().invoke(app, ["explain", name]).exit_code == 0
+
+
+@pytest.mark.usefixtures("methods_restored")
+def test_combining_example_trains_with_levels_and_augmentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "combined.py"
+    file.write_text(code_block(DOCS / "combining.md", "with_joint_dynamics"))
+    before = set(METHODS)
+    imported(file, "dcpg_combination_of_the_docs", monkeypatch)
+    (name,) = set(METHODS) - before
+    settings = {"levels.sampler": "prioritised", "augment": "crop", "evaluation.max_steps": 20}
+    run = dcpg.train(name, game="coinrun", preset="tiny", steps=2 * 128, settings=settings, out=tmp_path / "run")
+    (*_, row) = read_rows(run.directory / "metrics.jsonl")
+    assert {"levels_scored", "augmentation", "policy.G_pi", "policy.G_V", "auxiliary.J_f"} <= set(row)
 
 
 def test_the_environment_on_the_page_is_the_example() -> None:

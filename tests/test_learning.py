@@ -17,16 +17,16 @@ from dcpg.methods import METHODS
 class Signpost(gymnasium.Env[Any, Any]):
     """A bright corner says which of four actions is right; the rest of the picture is the level's own noise."""
 
-    def __init__(self, first: int, count: int) -> None:
-        self.first, self.count = first, count
-        self.observation_space = gymnasium.spaces.Box(0, 255, (16, 16, 1), np.uint8)
+    def __init__(self, first: int, count: int, channels: int = 3) -> None:
+        self.first, self.count, self.channels = first, count, channels
+        self.observation_space = gymnasium.spaces.Box(0, 255, (16, 16, channels), np.uint8)
         self.action_space = gymnasium.spaces.Discrete(4)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         self.level = self.first + int(self.np_random.integers(self.count))
         self.rng, self.t = np.random.default_rng(self.level), 0
-        self.noise = self.rng.integers(0, 90, (16, 16, 1), np.uint8)
+        self.noise = self.rng.integers(0, 90, (16, 16, self.channels), np.uint8)
         return self._see(), {"level_seed": self.level}
 
     def _see(self) -> np.ndarray:
@@ -50,7 +50,8 @@ def make_test(num_envs: int, seed: int) -> SyncVectorEnv:
     return SyncVectorEnv([lambda: Signpost(1000, 10**6)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
 
 
-@pytest.mark.parametrize("name", METHODS)
+# PLR sets levels, which only Procgen lets it do; beside that it is PPO
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "plr"])
 def test_each_method_solves_a_tiny_task(name: str, tmp_path: Path) -> None:
     settings = {
         "env.num_envs": 16, "rollout_length": 16, "machine.threads": 1,

@@ -30,6 +30,7 @@ NUM_ACTIONS = 15
 ALL_LEVELS = 2**31 - 1
 MAX_STATE = 2**20
 STATE_END = bytes.fromhex("fecafeca")  # a state ends with this mark, the library's 0xCAFECAFE
+MAX_STARTS = 4096  # starts of levels that are kept, some 20 to 40 kB each
 # A level's start is made with this seed, so that it is the same in every run.
 START_SEED = 0
 
@@ -210,7 +211,7 @@ class Procgen:
         return self.arrange(self._env._ob["rgb"])
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=MAX_STARTS)
 def level_start(game: str, mode: str, level: int) -> bytes:
     """The state of an environment at the start of a level."""
     env = _make(1, game, mode, start=level, count=1, seed=START_SEED)

@@ -87,6 +87,10 @@ class Method:
     needs_levels: bool = False  # a draw asks for the level of each state
     augmenter: Augmenter | None = None  # chooses the augmentation; it has memory, so a Method serves one run
 
+    def encoder_of(self, head: str) -> str:
+        """The encoder that a head stands on."""
+        return next(encoder for encoder, heads in self.networks.items() if head in heads)
+
     @property
     def lines(self) -> tuple[Optimise, ...]:
         """Every line, in the order in which a phase runs them."""

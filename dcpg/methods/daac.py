@@ -16,6 +16,7 @@ from dcpg.settings import setting
 class DAAC(Common):
     """Settings of DAAC."""
 
+    E_pi: int = setting(1, "paper, Appendix D", low=1)
     E_V: int = setting(9, "paper, Appendix D", low=1)
     alpha_a: float = setting(0.25, "paper, Appendix D", low=0)
 

@@ -78,7 +78,7 @@ def separate_dcpg(h: DCPG) -> Method:
                     "J_pi": (1.0, partial(J_pi, clip=h.clip)),
                     "C_V": (h.beta_V, partial(C_V, head="delayed_value")),
                     "H": (-h.entropy, H),
-                    "J_V_phi": (1.0, J_V),
+                    "J_V_phi": (1.0, partial(J_V, head="value")),
                 },
                 epochs=h.E_pi,
             ),
@@ -90,7 +90,7 @@ def separate_dcpg(h: DCPG) -> Method:
                 {
                     "J_V_theta": (1.0, partial(J_V, head="delayed_value")),
                     "C_pi": (h.beta_pi, C_pi),
-                    "J_V_phi": (1.0, J_V),
+                    "J_V_phi": (1.0, partial(J_V, head="value")),
                 },
                 epochs=h.E_aux,
             ),
@@ -117,7 +117,7 @@ def dcpg_i(h: OneSided) -> Method:
 @method("dcpg+fi", TwoHeaded)
 def dcpg_fi(h: TwoHeaded) -> Method:
     """DCPG, and two discriminators: one learns forward dynamics, the other inverse dynamics."""
-    forward = partial(J_F, mask_boundaries=h.mask_boundaries)
+    forward = partial(J_F, mask_boundaries=h.mask_boundaries, head="discriminator")
     inverse = partial(J_I, mask_boundaries=h.mask_boundaries, head="inverse_discriminator")
     return with_dynamics(
         dcpg(h),

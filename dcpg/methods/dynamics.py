@@ -17,7 +17,7 @@ from dcpg.settings import Section, setting
 class Dynamics(Section):
     """Settings of dynamics learning."""
 
-    beta_f: float = setting(1.0, "paper, Appendix D", low=0)
+    beta_f: float = setting(1.0, "paper, Appendices D and F.2", low=0)
     mask_boundaries: bool = setting(False, "authors' code: pairs across an episode's end count as transitions")
 
 
@@ -25,7 +25,7 @@ class Dynamics(Section):
 class Joint(Dynamics):
     """Settings of one discriminator for forward and inverse dynamics."""
 
-    eta: float = setting(0.5, "paper, Appendix D", low=0)
+    eta: float = setting(0.5, "paper, Appendix D (DDCPG)", low=0)
 
 
 def with_dynamics(base: Method, h: Dynamics, heads: Mapping[str, Head], terms: Terms) -> Method:
