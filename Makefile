@@ -42,7 +42,7 @@ format: setup
 	$(BIN)/ruff format .
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 test-faults: setup
 	$(BIN)/python -m pytest -m faults

@@ -324,7 +324,7 @@ def test_the_commands_of_combining_resolve() -> None:
 
 def test_what_combining_calls_refused_is_refused() -> None:
     refused = re.findall(r"^\| `(dcpg train [^`]*)`", (DOCS / "combining.md").read_text(), re.MULTILINE)
-    assert len(refused) == 4
+    assert len(refused) == 5
     for command in refused:
         with pytest.raises(BadInput):
             resolved(command)

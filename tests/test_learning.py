@@ -62,7 +62,7 @@ def test_each_method_solves_a_tiny_task(name: str, tmp_path: Path) -> None:
     }  # fmt: skip
     known = {name for name, *_ in _names(name)}
     settings = {k: v for k, v in settings.items() if k in known}
-    run = dcpg.train(name, env=make, test_env=make_test, steps=12_000, out=tmp_path / "run", settings=settings)
+    run = dcpg.train(name, env=make, test_env=make_test, steps=9_000, out=tmp_path / "run", settings=settings)
     # 8 steps an episode; guessing gives 2
     assert run.summary["train_return"] > 6.5
     assert run.summary["test_return"] > 6.5

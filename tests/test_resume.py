@@ -72,7 +72,11 @@ def test_stopped_anywhere_and_resumed_equals_undisturbed(name: str, tmp_path: Pa
     assert contents(part) == contents(tmp_path / "whole")
     kinds = {p.split()[0] for p in places}
     assert kinds >= {"collect", "policy"}
-    if METHODS[name].declare(METHODS[name].settings()).auxiliary_phase:
+    last = read_rows(part / "eval.jsonl")[-1]
+    again = dcpg.evaluate(part, levels="test")
+    assert again["returns"] == last["test_returns"]
+    assert again["predicted_value"] == last["test_predicted_value"]
+    if config.declared().auxiliary_phase:
         assert any(p.startswith("auxiliary") and not p.endswith(".0.0") for p in places), places
 
 
