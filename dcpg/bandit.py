@@ -28,7 +28,11 @@ class Augmenter(Protocol):
 
 
 class Fixed:
-    """Always the same augmentation."""
+    """Always the same augmentation.
+
+    Equation: g = the one that `augment` names
+    Source: Raileanu et al. 2021 (DrAC)
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -49,7 +53,10 @@ class Fixed:
 
 
 class UCB:
-    """argmax Q + c sqrt(ln N / n): Q is the mean of an arm's last rewards, n and N count choices from 1.
+    """The augmentation that has done best, with a bonus for those seldom tried.
+
+    Equation: argmax Q + c sqrt(ln N / n), Q the mean of an arm's last rewards, n and N the choices counted from 1
+    Source: Raileanu et al. 2021 (UCB-DrAC); paper, Appendix D
 
     The reward of an arm is the mean value target of the rollout that follows the update made with it.
     """
@@ -85,12 +92,18 @@ class UCB:
         return {"total": self.total, "counts": self.counts, "rewards": self.rewards, "arm": self.arm}
 
     def restore(self, state: Any) -> None:
-        """From `state()`."""
-        counts = [int(n) for n in state["counts"]]
-        rewards = [[float(r) for r in last] for last in state["rewards"]]
-        arm = None if state["arm"] is None else int(state["arm"])
-        if not len(counts) == len(rewards) == len(self.arms) or not (arm is None or 0 <= arm < len(self.arms)):
+        """From `state()`; a state that no run can have is refused."""
+        total, counts, rewards, arm = (state[name] for name in ("total", "counts", "rewards", "arm"))
+        arms = range(len(self.arms))
+        if not (isinstance(counts, list) and isinstance(rewards, list) and len(counts) == len(rewards) == len(arms)):
             raise ValueError("the bandit is of other arms")
-        if min(counts) < 1 or int(state["total"]) < 1 or not all(math.isfinite(r) for last in rewards for r in last):
+        fits = (
+            all(type(n) is int and n >= 1 for n in counts)
+            and (type(total) is int and total == sum(counts) - len(arms) + 1)
+            and all(len(last) == min(n - 1, self.window) for last, n in zip(rewards, counts, strict=True))
+            and all(isinstance(r, float) and math.isfinite(r) for last in rewards for r in last)
+            and ((arm is None and total == 1) or (type(arm) is int and arm in arms))
+        )
+        if not fits:
             raise ValueError("the bandit's state is not one that it can have")
-        self.total, self.counts, self.rewards, self.arm = int(state["total"]), counts, rewards, arm
+        self.total, self.counts, self.rewards, self.arm = total, counts, rewards, arm

@@ -39,6 +39,7 @@ At = Annotated[
 @app.command()
 def methods(as_json: Json = False) -> None:
     """List the methods and what each optimises in which phase."""
+    from dcpg.evaluation import PAPER_GAMMA
     from dcpg.explain import table
 
     rows = table()
@@ -47,6 +48,9 @@ def methods(as_json: Json = False) -> None:
         return
     for row in rows:
         print(f"{row['name']:16s} {row['summary']}")
+        for head, target in row["targets"].items():
+            if target["gamma"] != PAPER_GAMMA:
+                print(f"{'':16s}   discount of {head}: {target['gamma']}")
         if row["levels"] != "uniform":
             print(f"{'':16s}   levels: {row['levels']}")
         if row["augment"] != "none":

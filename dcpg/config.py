@@ -45,7 +45,7 @@ class Levels(Section):
     seeds: tuple[int, ...] = setting(
         (), "ours: an explicit list of level seeds instead of the range", low=0, high=ALL_LEVELS - 1
     )
-    sampler: str = setting("uniform", "paper, Section 5 (prioritised: PLR, on any method)", choices=SAMPLERS)
+    sampler: str = setting("uniform", "Procgen (prioritised: PLR's, for any method)", choices=SAMPLERS)
     beta: float = setting(0.1, "paper, Appendix D (PLR): temperature of the ranks", above=0)
     rho: float = setting(0.1, "paper, Appendix D (PLR): share of staleness", low=0, high=1)
 
@@ -96,7 +96,7 @@ class Config(Section):
     steps: int = setting(25_000_000, "paper, Section 5", low=1)
     preset: str = setting("paper", "given")
     rollout_length: int = setting(256, "paper, Table 4", low=2, high=1_000_000)
-    augment: str = setting("none", "paper, Section 5 (ucb: UCB-DrAC, on any method)", choices=CHOICES)
+    augment: str = setting("none", "ours: DrAC for any method, ucb or one augmentation", choices=CHOICES)
     keep_every: int = setting(0, "ours: steps between milestones (weights only; 0: none)", low=0)
     wandb: bool = setting(False, "ours: also log to Weights & Biases (needs the extra `wandb`)")
     algorithm: Common = dataclasses.field(default_factory=Common)
@@ -247,6 +247,7 @@ def resolve(
         if settings and name in settings:
             raise BadInput(f"{name} cannot be set with --set; it has an argument or option of its own.")
     values |= dict(settings or {})
+    _check_effect(settings or {}, values)
     if steps is not None:
         values["steps"] = steps
     loose = override(base, values)
@@ -254,6 +255,26 @@ def resolve(
         loose = override(loose, {"machine.threads": available_cores()})
     plain = {f.name: getattr(loose, f.name) for f in dataclasses.fields(loose)}
     return Config(**plain | {"method": method, "game": game, "seed": seed, "preset": preset})
+
+
+# settings that do something only while another one has one of these values
+NEEDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "drac.alpha_r": ("augment", CHOICES[1:]),
+    "drac.c": ("augment", ("ucb",)),
+    "drac.window": ("augment", ("ucb",)),
+    "levels.beta": ("levels.sampler", ("prioritised",)),
+    "levels.rho": ("levels.sampler", ("prioritised",)),
+}
+
+
+def _check_effect(given: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Refuse a setting that would change nothing: who gives it expects something of it."""
+    defaults = {name: value for name, value, _ in dotted(_Loose())}
+    for name in given.keys() & NEEDS.keys():
+        other, useful = NEEDS[name]
+        value = values.get(other, defaults[other])
+        if value not in useful:
+            raise BadInput(f"{name} has no effect while {other}={value}; add --set {other}={useful[0]}.")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from dcpg.config import Config, resolve
+from dcpg.levels import PrioritisedLevels
 from dcpg.methods import METHODS, Method, Optimise
 from dcpg.methods.base import Tau, Terms
 
@@ -24,9 +25,13 @@ def explain(config: Config) -> str:
         f"Each Adam has moments of its own: learning rate {h.learning_rate:g}, epsilon {h.adam_eps:g}, gradients "
         f"clipped to {h.max_grad_norm:g}.",
         "",
-        "Terms",
+        "Terms and choices" if m.augmenter or config.levels.sampler != "uniform" else "Terms",
     ]
     terms = _terms(m)
+    if config.levels.sampler == "prioritised":
+        terms["levels"] = PrioritisedLevels
+    if m.augmenter is not None:
+        terms["g"] = type(m.augmenter)
     width = max(map(len, terms))
     for name, term in terms.items():
         doc = docstring(term)

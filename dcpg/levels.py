@@ -6,6 +6,7 @@ state that is saved with the environments, and its randomness is keyed as everyw
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
     from dcpg.rollout import Rollout
 
 
-class Levels(Protocol):
+class LevelChooser(Protocol):
     """Chooses the level that an environment plays next."""
+
+    levels: list[int]  # the seeds it chooses from
 
     def choose(self, env: int) -> int:
         """The seed of the next level of environment `env`."""
@@ -93,11 +96,12 @@ class EachOnce(Blind):
 
 
 class PrioritisedLevels:
-    """Prioritised level replay (Jiang et al. 2021) with the L1 value loss, rank prioritisation and staleness.
+    """Levels by prioritised replay: those whose value errs most, and those not chosen for long.
 
-    Until every level has a score, an environment gets a level without one, uniformly. From then on it gets a level
-    from P = (1 - rho) P_S + rho P_C: P_S falls with the rank of the level's score, P_C grows with the number of
-    choices since the level was last chosen.
+    Equation: P = (1 - rho) P_S + rho P_C, P_S ~ rank(mean |R - V|)^(-1/beta), P_C ~ choices since the last one
+    Source: Jiang et al. 2021 (PLR); paper, Appendix D
+
+    Until every level has a score, an environment gets a level without one, uniformly.
     """
 
     def __init__(self, levels: Sequence[int], num_envs: int, seed: int, beta: float, rho: float) -> None:
@@ -148,14 +152,20 @@ class PrioritisedLevels:
         return {"scores": scores, "staleness": self.staleness.tolist(), "choices": self.choices}
 
     def restore(self, state: Any) -> None:
-        """From `state()`, of the same levels."""
-        scores = np.array([np.nan if s is None else float(s) for s in state["scores"]], np.float64)
-        staleness, choices = np.array(state["staleness"], np.int64), int(state["choices"])
-        if not scores.shape == staleness.shape == self.scores.shape:
-            raise ValueError(f"the level sampler is of {len(scores)} levels instead of {len(self.scores)}")
-        if np.isinf(scores).any() or (scores < 0).any() or (staleness < 0).any() or choices < 0:
+        """From `state()`, of the same levels; a state that no run can have is refused."""
+        scores, staleness, choices = state["scores"], state["staleness"], state["choices"]
+        if not isinstance(scores, list) or not len(scores) == len(staleness) == len(self.levels):
+            raise ValueError(f"the level sampler is not of {len(self.levels)} levels")
+        fits = (
+            all(s is None or (isinstance(s, float) and math.isfinite(s) and s >= 0) for s in scores)
+            and all(type(n) is int and 0 <= n <= choices for n in staleness)
+            and (type(choices) is int and choices >= self.num_envs)
+            and (choices == 0 or 0 in staleness)
+        )
+        if not fits:
             raise ValueError("the level sampler's state is not one that it can have")
-        self.scores, self.staleness, self.choices = scores, staleness, choices
+        self.scores = np.array([np.nan if s is None else s for s in scores], np.float64)
+        self.staleness, self.choices = np.array(staleness, np.int64), choices
 
 
 def rank_prioritised(scores: NDArray[np.float64], beta: float) -> NDArray[np.float64]:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dcpg.batch import Batch
-from dcpg.networks import Discriminator, LinearHead, Outputs
+from dcpg.networks import Discriminator, Outputs
 
 
 def J_pi(out: Outputs, batch: Batch, clip: float) -> Tensor:
@@ -123,9 +123,9 @@ def J_order(out: Outputs, batch: Batch) -> Tensor:
     Source: Raileanu and Fergus 2021 (IDAAC)
     """
     head = out.network.get_submodule("order")
-    assert isinstance(head, LinearHead)
+    still = {name: p.detach() for name, p in head.named_parameters()}
     pair = torch.cat([out.features("theta"), out.other.features("theta")], dim=1)
-    logits = F.linear(pair, head.weight.detach(), head.bias.detach())
+    logits: Tensor = torch.func.functional_call(head, still, pair)
     return -0.5 * F.log_softmax(logits.float(), dim=1).sum(1)
 
 

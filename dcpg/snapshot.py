@@ -181,14 +181,31 @@ def _load_rollout(
     segments = _split(checkpoint.files[f"shared/{_frames_name(number)}"])
     tensors = load_tensors(checkpoint.files[f"shared/{_tensors_name(number)}"])
     T, N = B.shape[0] - 1, B.num_envs
+    expected = _rollout_dtypes(algorithm)
+    if tensors.keys() != expected.keys():
+        raise ValueError(f"rollout {number} has other tensors: {sorted(tensors.keys() ^ expected.keys())[:3]}")
     for name, tensor in tensors.items():
         _expect(f"{name} of rollout {number}", tensor, (T + name.startswith("values/"), N))
+        if tensor.dtype != expected[name]:
+            raise ValueError(f"{name} of rollout {number} is {tensor.dtype} instead of {expected[name]}")
     if len(segments) != N:
         raise ValueError(f"{len(segments)} segments for {N} environments")
     opened = torch.empty(0)
     if frames:
         opened = torch.from_numpy(np.stack([decompress(s, B.shape, B.dtype) for s in segments], axis=1))
     return Rollout.from_tensors(opened, tensors), segments
+
+
+def _rollout_dtypes(algorithm: Algorithm) -> dict[str, torch.dtype]:
+    """The tensors of one of this run's rollouts."""
+    whole, truth, real = torch.int64, torch.bool, torch.float32
+    found = dict.fromkeys(("actions", "levels", "step_counts"), whole) | dict.fromkeys(
+        ("dones", "valid", "crosses"), truth
+    )
+    found |= dict.fromkeys(("log_probs", "raw_rewards", "rewards", "advantages_raw", "advantages"), real)
+    for name in ("values", "final_values", "returns"):
+        found |= {f"{name}/{head}": real for head in algorithm.method.targets}
+    return found
 
 
 def _environments(data: bytes, most: int) -> list[bytes]:

@@ -266,8 +266,8 @@ class Trainer:
                 if not self.env.exact_state:
                     self.episodes.begin_anew()
                     self.normaliser.sums[:] = 0
-            except (KeyError, TypeError, ValueError) as error:
-                raise Damaged(f"it does not hold this run's state ({error})") from None
+            except snapshot.STRANGE as error:
+                raise Damaged(f"it does not hold this run's state ({type(error).__name__}: {error})") from None
             self.env_state = envs
             found.update(state)
 

@@ -176,6 +176,9 @@ def test_drac_terms_by_hand() -> None:
     (line,) = algorithm.method.policy_phase
     batch = whole(algorithm, line, tau)
     assert set(batch.augmentation) == {"crop"}
+    with torch.no_grad():  # V(s) is that of now, not the one recorded while acting
+        algorithm.network.value.bias.add_(1.0)
+        algorithm.network.value.weight.mul_(1.5)
     augmented = AUGMENTATIONS["crop"].apply(batch.frames.float() / 255, batch.augmentation["crop"])
     network = algorithm.network
     with torch.no_grad():

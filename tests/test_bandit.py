@@ -79,9 +79,17 @@ def test_counts_add_up_and_the_state_goes_on_exactly(rewards: list[float], c: fl
 
 @pytest.mark.parametrize(
     "change",
-    [{"arm": 8}, {"arm": -1}, {"counts": [1] * 7}, {"counts": [0] * 8}, {"rewards": [[math.inf]] * 8}, {"total": 0}],
-)
+    [
+        {"arm": 8}, {"arm": -1}, {"arm": 1.0}, {"arm": None}, {"arm": math.inf}, {"counts": [1] * 7},
+        {"counts": [0, 3, 1, 1, 1, 1, 1, 1]}, {"counts": [10**400] * 8}, {"counts": {}}, {"rewards": [[math.inf]] * 8},
+        {"rewards": [[0.5] * 3, *[[]] * 7]}, {"total": 0}, {"total": 5}, {"total": "3"},
+    ],
+)  # fmt: skip
 def test_a_state_that_cannot_be_is_refused(change: dict[str, Any]) -> None:
     bandit = UCB("value", 0.1, 10)
+    for _ in range(3):
+        bandit.observe(rollout(1.0))
+    assert bandit.state() == {"total": 3, "counts": [3, *[1] * 7], "rewards": [[1.0, 1.0], *[[]] * 7], "arm": 0}
+    bandit.restore(bandit.state())
     with pytest.raises(ValueError, match="bandit"):
         bandit.restore(bandit.state() | change)

@@ -7,6 +7,8 @@ import importlib.util
 import json
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -396,6 +398,20 @@ def test_combining_example_trains_with_levels_and_augmentation(tmp_path: Path, m
     run = dcpg.train(name, game="coinrun", preset="tiny", steps=2 * 128, settings=settings, out=tmp_path / "run")
     (*_, row) = read_rows(run.directory / "metrics.jsonl")
     assert {"levels_scored", "augmentation", "policy.G_pi", "policy.G_V", "auxiliary.J_f"} <= set(row)
+
+
+@pytest.mark.parametrize(("page", "file"), [("CONTRIBUTING.md", "dcpg_huber"), ("docs/combining.md", "separate_ddcpg")])
+def test_a_variant_can_be_put_where_the_page_says(page: str, file: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "dcpg", tmp_path / "dcpg")
+    (tmp_path / f"dcpg/methods/{file}.py").write_text(code_block(ROOT / page))
+    table = tmp_path / "dcpg/methods/__init__.py"
+    text = table.read_text()
+    assert text.count("import ppo, daac, ppg, dcpg\n") == 1
+    table.write_text(text.replace("import ppo, daac, ppg, dcpg\n", f"import ppo, daac, ppg, dcpg, {file}\n"))
+    command = [sys.executable, "-m", "dcpg", "explain", file.replace("_", "-")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "C_pi" in done.stdout
 
 
 def test_the_environment_on_the_page_is_the_example() -> None:

@@ -223,18 +223,41 @@ def test_settings_that_cannot_be(changes: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"scores": [1.0]},
-        {"scores": [-1.0, None]},
-        {"scores": [float("inf"), 1.0]},
-        {"staleness": [0, -1]},
-        {"staleness": [0]},
-        {"choices": -1},
+        {"scores": [1.0]}, {"scores": [-1.0, None]}, {"scores": [float("inf"), 1.0]}, {"scores": [float("nan"), 1.0]},
+        {"scores": ["0.5", 1.0]}, {"scores": {"0": 1.0, "1": 2.0}}, {"staleness": [0, -1]}, {"staleness": [0]},
+        {"staleness": [0, 1.5]}, {"staleness": [0, 10**30]}, {"staleness": [0, 4]}, {"staleness": [1, 2]},
+        {"choices": -1}, {"choices": 0}, {"choices": float("inf")},
     ],
-)
+)  # fmt: skip
 def test_a_state_that_cannot_be_is_refused(change: dict[str, Any]) -> None:
     sampler = PrioritisedLevels([1, 2], 1, 0, 0.1, 0.1)
+    for _ in range(3):
+        sampler.choose(0)
+    sampler.restore(sampler.state())
     with pytest.raises(ValueError, match="the level sampler"):
         sampler.restore(sampler.state() | change)
+
+
+def test_environments_on_other_levels_are_refused() -> None:
+    config, other = (resolve("plr", "starpilot", preset="tiny", settings={"levels.start": n}) for n in (0, 500))
+    states = [make_train(c, None, train_levels(c)).state() for c in (config, other)]
+    env = make_train(config, None, train_levels(config))
+    with pytest.raises(ValueError, match="levels that are not this run's"):
+        env.restore([*states[1][:-1], states[0][-1]])
+
+
+def test_the_sampler_is_the_configurations() -> None:
+    given = {"levels.start": 50, "levels.count": 7, "levels.beta": 0.3, "levels.rho": 0.2}
+    sampler = train_levels(resolve("plr", "maze", settings=given, seed=3))
+    assert isinstance(sampler, PrioritisedLevels)
+    assert (sampler.levels, sampler.beta, sampler.rho) == (list(range(50, 57)), 0.3, 0.2)
+    assert (sampler.num_envs, sampler.seed) == (64, 3)
+    drawn = []
+    for seed in (3, 4):
+        other = PrioritisedLevels(range(50), 0, seed, 1.0, 0.5)
+        other.scores[:] = np.arange(50.0)
+        drawn.append([other.choose(0) for _ in range(20)])
+    assert drawn[0] != drawn[1]
 
 
 def test_the_samplers_state_is_the_environments_state() -> None:

@@ -32,10 +32,15 @@ from tests.small import ACTIONS, N, T, bare, declare, in_training, network_of, r
 
 
 def test_the_table_is_the_papers_fifteen() -> None:
-    assert list(METHODS) == [
+    from tests.test_networks import SIZES
+    from tests.test_objectives import REACHES
+
+    fifteen = [
         "ppo", "ucb-drac", "plr", "daac", "idaac", "ppg", "ppg+dr", "ppg+ar", "dppg", "dcpg", "separate-dcpg",
         "dcpg+f", "dcpg+i", "dcpg+fi", "ddcpg",
     ]  # fmt: skip
+    assert list(METHODS)[:15] == fifteen
+    assert set(SIZES) == set(REACHES) == set(fifteen)
 
 
 @pytest.mark.parametrize(
@@ -409,11 +414,11 @@ def test_a_method_that_is_ppo_with_a_setting_equals_it_to_the_last_byte(
     name: str, more: dict[str, str], tmp_path: Path
 ) -> None:
     # few levels and a bold bandit, so that levels are replayed and arms change
-    quick = QUICK | {"levels.count": 8, "drac.c": 2.0}
+    quick = QUICK | {"levels.count": 8} | ({"drac.c": 2.0} if name == "ucb-drac" else {})
     common = {"game": "starpilot", "preset": "tiny", "steps": 128 * 10, "seed": 4}
     a = dcpg.train(name, **common, settings=quick, out=tmp_path / "a")
     b = dcpg.train("ppo", **common, settings=quick | more, out=tmp_path / "b")
-    plain = dcpg.train("ppo", **common, settings=quick, out=tmp_path / "c")
+    plain = dcpg.train("ppo", **common, settings=QUICK | {"levels.count": 8}, out=tmp_path / "c")
     assert weights(a) == weights(b) != weights(plain)
     assert (tmp_path / "a/metrics.jsonl").read_bytes() == (tmp_path / "b/metrics.jsonl").read_bytes()
     rows = read_rows(tmp_path / "a/metrics.jsonl")
@@ -463,3 +468,37 @@ def test_what_an_environment_of_ones_own_must_have(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"levels.sampler=prioritised sets levels, which only Procgen"):
         dcpg.train("plr", env=make, out=tmp_path / "c", **tiny)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "sentence"),
+    [
+        ("ppo", {"drac.c": 0.2}, "drac.c has no effect while augment=none; add --set augment=ucb"),
+        ("ppo", {"drac.window": 3, "augment": "crop"}, "drac.window has no effect while augment=crop"),
+        ("ucb-drac", {"levels.rho": 0.2}, "levels.rho has no effect while levels.sampler=uniform"),
+    ],
+)
+def test_a_setting_without_effect_is_refused(method: str, settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadInput, match=sentence):
+        resolve(method, "maze", settings=settings)
+    assert resolve("ppo", "maze", settings={"drac.alpha_r": 0.5, "augment": "crop"}).drac.alpha_r == 0.5
+
+
+def test_augmentation_needs_a_line_with_J_pi() -> None:
+    from dcpg.methods.drac import DrAC, with_drac
+
+    method, _ = declare("ppo")
+    (line,) = method.policy_phase
+    renamed = replace(line, terms={"J": line.terms["J_pi"]})
+    with pytest.raises(BadInput, match="needs a line with the term J_pi"):
+        with_drac(replace(method, policy_phase=(renamed,)), DrAC(), "crop")
+
+
+def test_the_bandit_and_the_scores_look_at_the_value_of_the_advantages() -> None:
+    method, _ = declare("separate-dcpg", {"augment": "ucb"})
+    tau = rollout_of(method, network_of(method))
+    bandit = method.augmenter
+    bandit.observe(tau)
+    bandit.observe(tau)
+    assert bandit.rewards[0] == [pytest.approx(float(tau.returns["value"].mean()), rel=1e-5)]
+    assert abs(float(tau.returns["value"].mean() - tau.returns["delayed_value"].mean())) > 1e-3

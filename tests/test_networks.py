@@ -25,7 +25,7 @@ def paper(name: str) -> Network:
     return network.initialise(generator(0, "init"))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", SIZES)
 def test_number_of_parameters(name: str) -> None:
     assert sum(p.numel() for p in paper(name).parameters()) == SIZES[name]
 

@@ -173,7 +173,7 @@ def minibatches(name: str) -> list[tuple[object, object, Batch]]:
     return found
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", REACHES)
 def test_each_term_reaches_exactly_its_parameters(name: str) -> None:
     seen = set()
     for algorithm, line, batch in minibatches(name):

@@ -57,10 +57,24 @@ def stopping(run: Path, after: Callable[[], int], **more: Any) -> list[str]:
             directory.lock.release()
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_stopped_anywhere_and_resumed_equals_undisturbed(name: str, tmp_path: Path) -> None:
-    dcpg.train(name, game="starpilot", preset="tiny", steps=512, seed=1, out=tmp_path / "whole", settings=TINY)
-    config = resolve(name, "starpilot", preset="tiny", steps=512, seed=1, settings=TINY)
+# ten levels of bossfight, whose episodes end soon: all are scored after two rollouts and replayed from then on
+REPLAY = {"levels.sampler": "prioritised", "levels.seeds": "2,7,11,17,36,43,47,5,23,30"}
+ARMS = {"augment": "ucb", "drac.c": 5}  # a bandit that tries another arm after each rollout
+MORE = {"plr": REPLAY, "ucb-drac": ARMS, "ddcpg, both": REPLAY | ARMS}
+
+
+@pytest.mark.parametrize("case", [*METHODS, "ddcpg, both"])
+def test_stopped_anywhere_and_resumed_equals_undisturbed(case: str, tmp_path: Path) -> None:
+    name, more = case.split(",", maxsplit=1)[0], TINY | MORE.get(case, {})
+    game, steps = ("bossfight", 768) if "levels.seeds" in more else ("starpilot", 512)
+    dcpg.train(name, game=game, preset="tiny", steps=steps, seed=1, out=tmp_path / "whole", settings=more)
+    rows = read_rows(tmp_path / "whole" / "metrics.jsonl")
+    if "levels.seeds" in more:  # levels are replayed in the last rollouts
+        assert [row["levels_scored"] for row in rows[-3:]] == [10] * 3
+        assert sum(len(row["episode_levels"]) for row in rows[-3:]) > 3
+    if "augment" in more:
+        assert len({row["augmentation"] for row in rows}) > 3
+    config = resolve(name, game, preset="tiny", steps=steps, seed=1, settings=more)
     part = tmp_path / "part"
     directory = RunDirectory(part)
     directory.prepare()

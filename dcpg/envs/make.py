@@ -11,7 +11,7 @@ from dcpg.config import OWN, Config
 from dcpg.envs.base import VectorEnv
 from dcpg.envs.procgen import Procgen, train_seed
 from dcpg.errors import BadInput
-from dcpg.levels import EachOnce, Levels, ListedLevels, PrioritisedLevels
+from dcpg.levels import EachOnce, LevelChooser, ListedLevels, PrioritisedLevels
 from dcpg.seeding import rand_seed
 
 
@@ -23,7 +23,7 @@ class EnvMaker:
     test: Callable[[int, int], Any] | None = None
 
 
-def train_levels(config: Config) -> Levels | None:
+def train_levels(config: Config) -> LevelChooser | None:
     """Who chooses the training levels, if it is not the environment itself."""
     c, n = config.levels, config.env.num_envs
     if c.sampler == "prioritised":
@@ -32,7 +32,7 @@ def train_levels(config: Config) -> Levels | None:
     return ListedLevels(c.seeds, n, config.seed, "train-levels") if c.seeds else None
 
 
-def make_train(config: Config, maker: EnvMaker | None, levels: Levels | None) -> VectorEnv:
+def make_train(config: Config, maker: EnvMaker | None, levels: LevelChooser | None) -> VectorEnv:
     """The training environments of a run."""
     n = config.env.num_envs
     if config.game.startswith(OWN):
@@ -72,7 +72,7 @@ def make_levels(config: Config, levels: Sequence[int], render: bool = False) -> 
 
 
 def _procgen(
-    config: Config, n: int, seed: int, *, levels: Levels | None = None, count: int = 0, render: bool = False
+    config: Config, n: int, seed: int, *, levels: LevelChooser | None = None, count: int = 0, render: bool = False
 ) -> Procgen:
     return Procgen(
         n,

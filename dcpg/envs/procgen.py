@@ -18,7 +18,7 @@ import numpy as np
 
 from dcpg.envs.base import Array, Step
 from dcpg.errors import BadInput, unknown
-from dcpg.levels import Levels
+from dcpg.levels import LevelChooser
 from dcpg.seeding import rand_seed
 
 GAMES = (
@@ -120,7 +120,7 @@ class Procgen:
         mode: str = "easy",
         start: int = 0,
         count: int = 200,
-        levels: Levels | None = None,
+        levels: LevelChooser | None = None,
         frame_size: int = 64,
         threads: int = 0,
         render: bool = False,
@@ -191,9 +191,12 @@ class Procgen:
                 raise ValueError(f"an environment state is of {state_game(blob)!r}, not of {self.game!r}")
         for i, blob in enumerate(blobs):
             self._env.call_c_func("set_state", i, blob, len(blob))
+        self._env.observe()
         if self.levels is not None:
             self.levels.restore(json.loads(chooser))
-        self._env.observe()
+            strange = set(self._env._info["level_seed"].tolist()) - set(self.levels.levels)
+            if strange:
+                raise ValueError(f"the environments play levels that are not this run's: {sorted(strange)[:3]}")
 
     def close(self) -> None:
         """Free the library's environments."""

@@ -134,7 +134,7 @@ class Spec:
     name: str
     settings: type[Common]
     declare: Callable[[Any], Method]
-    fixed: Mapping[str, str]  # settings outside `algorithm` that make the method what it is
+    fixed: Mapping[str, Any]  # settings outside `algorithm` that make the method what it is
 
     @property
     def summary(self) -> str:
@@ -146,7 +146,7 @@ METHODS: dict[str, Spec] = {}
 
 
 def method(
-    name: str, settings: type[Common], fixed: Mapping[str, str] | None = None
+    name: str, settings: type[Common], fixed: Mapping[str, Any] | None = None
 ) -> Callable[[Callable[[Any], Method]], Callable[[Any], Method]]:
     """Enter a declaration into the table of methods."""
 

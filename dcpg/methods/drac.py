@@ -8,6 +8,7 @@ from functools import partial
 from dcpg.augmentations import AUGMENTATIONS
 from dcpg.bandit import UCB, Fixed
 from dcpg.draws import draw_augmentation
+from dcpg.errors import BadInput
 from dcpg.methods.base import Method, Terms
 from dcpg.objectives import G_V, G_pi
 from dcpg.settings import Section, setting
@@ -28,6 +29,8 @@ def with_drac(base: Method, h: DrAC, augment: str) -> Method:
     """A method whose policy phase, where it has J_pi, also has DrAC's two regularisers."""
     augmenter = UCB(base.advantages, h.c, h.window) if augment == "ucb" else Fixed(augment)
     pair: Terms = {"G_pi": (h.alpha_r, G_pi), "G_V": (h.alpha_r, partial(G_V, head=base.advantages))}
+    if not any("J_pi" in line.terms for line in base.policy_phase):
+        raise BadInput(f"augment={augment} needs a line with the term J_pi in the policy phase; this method has none.")
     lines = tuple(
         replace(line, terms={**line.terms, **pair}, draw=draw_augmentation(augmenter, line.draw))
         if "J_pi" in line.terms
