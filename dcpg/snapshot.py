@@ -188,6 +188,8 @@ def _load_rollout(
         _expect(f"{name} of rollout {number}", tensor, (T + name.startswith("values/"), N))
         if tensor.dtype != expected[name]:
             raise ValueError(f"{name} of rollout {number} is {tensor.dtype} instead of {expected[name]}")
+    if not ((tensors["actions"] >= 0) & (tensors["actions"] < algorithm.actions)).all():
+        raise ValueError(f"rollout {number} has actions that the environment does not have")
     if len(segments) != N:
         raise ValueError(f"{len(segments)} segments for {N} environments")
     opened = torch.empty(0)

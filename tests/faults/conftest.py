@@ -22,42 +22,53 @@ def runs() -> Iterator[Driver]:
 
 @pytest.fixture(scope="session")
 def reference(runs: Driver, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """The run that was never disturbed, of a method and a number of steps."""
+    """The run that was never disturbed, of a method, a number of steps and settings."""
     made: dict[Any, Path] = {}
 
-    def make(method: str = "ddcpg", steps: int = 512) -> Path:
-        if (method, steps) not in made:
+    def make(method: str = "ddcpg", steps: int = 512, more: tuple[str, ...] = ()) -> Path:
+        key = (method, steps, more)
+        if key not in made:
             out = tmp_path_factory.mktemp("reference") / f"{method}-{steps}"
-            ended = runs.run(train_arguments(out, method, steps))
+            ended = runs.run(train_arguments(out, method, steps, more))
             assert ended.code == 0, str(ended)
-            made[method, steps] = out
-        return made[method, steps]
+            made[key] = out
+        return made[key]
 
     return make
 
 
-@pytest.fixture(scope="session")
-def stopped(runs: Driver, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stop_twice(runs: Driver, out: Path, more: tuple[str, ...] = ()) -> Path:
     """A ddcpg run in its second auxiliary phase: two checkpoints inside it and one at the phase's start."""
-    out = tmp_path_factory.mktemp("stopped") / "run"
-    assert runs.train(out, "at auxiliary 10 SIGTERM").code == 75
+    assert runs.train(out, "at auxiliary 10 SIGTERM", more=more).code == 75
     ended = runs.resume(out, "at auxiliary 2 SIGTERM")
     assert ended.code == 75, str(ended)
     found = driver.names(out)
-    assert [driver.inside_auxiliary(name) for name in found] == [False, True, True]
+    assert [driver.inside_second_line(name) for name in found] == [False, True, True]
     return out
+
+
+@pytest.fixture(scope="session")
+def stopped(runs: Driver, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run to damage."""
+    return stop_twice(runs, tmp_path_factory.mktemp("stopped") / "run")
+
+
+@pytest.fixture(scope="session")
+def remembering(runs: Driver, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another one, with a bandit that has changed its arm and a level sampler that replays."""
+    return stop_twice(runs, tmp_path_factory.mktemp("remembering") / "run", driver.BOTH)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """The figures, by the driver and never by hand."""
     if driver.FIGURES:
         terminalreporter.section("faults: injections and recoveries")
-        for fault, injections, recoveries in driver.FIGURES:
+        for fault, (injections, recoveries) in driver.FIGURES.items():
             terminalreporter.line(f"{fault:70s} {injections:4d} injections {recoveries:4d} recoveries")
         failed = len(terminalreporter.stats.get("failed", []))
         if failed:
             terminalreporter.line(
                 f"{failed} tests failed: a fault that was injected alone and not recovered is not above"
             )
-        total = [sum(column) for column in zip(*((i, r) for _, i, r in driver.FIGURES), strict=True)]
+        total = [sum(column) for column in zip(*driver.FIGURES.values(), strict=True)]
         terminalreporter.line(f"{'total':70s} {total[0]:4d} injections {total[1]:4d} recoveries")

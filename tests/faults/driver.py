@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import itertools
 import json
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -19,20 +21,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import zstandard
+
+from dcpg import methods
+from dcpg.config import resolve
+
 ROOT = Path(__file__).parents[2]
 PATIENCE = 240.0  # seconds after which a run counts as stuck
 WORKERS = 2
-METHODS = ("ppo", "ppg", "dcpg", "ddcpg")
+METHODS = tuple(methods.METHODS)
+# the Adams of each method in the order in which they step, and the terms of each
+TERMS = {
+    name: {step: tuple(terms) for step, terms in resolve(name, "bigfish").declared().steps.items()} for name in METHODS
+}
 FINAL = re.compile(r"[0-9]{12}-00\.000\.000000-[0-9]{5}")
 COMPARED = ("weights.safetensors", "adam.safetensors", "state.json", "envs.zst")
 # small networks, evaluations and auxiliary phases (2 x 4 steps): what is tried here does not depend on sizes
 SMALL = ("evaluation.max_steps=12", "evaluation.episodes=2", "env.frame_size=16", "network.channels=2,4")
-FIGURES: list[tuple[str, int, int]] = []  # (fault, injections, recoveries)
+SHORT = ("E_aux", "E_V")  # epochs that are many by default
+# a bandit that tries another arm after each rollout
+ARMS = ("augment=ucb", "drac.c=5")
+# ten levels of bossfight, whose episodes end soon: all are scored in the second rollout and replayed from then on
+REPLAY = ("levels.sampler=prioritised", "levels.seeds=2,7,11,17,36,43,47,5,23,30")
+BOTH = (*ARMS, *REPLAY)
+OWN = {"ucb-drac": ARMS, "plr": REPLAY}
+FIGURES: dict[str, tuple[int, int]] = {}  # fault -> (injections, recoveries)
 
 
 def record(fault: str, injections: int, recoveries: int) -> None:
-    """Keep a figure for the summary at the end of the session."""
-    FIGURES.append((fault, injections, recoveries))
+    """Keep a figure for the summary at the end of the session; those of one fault are added."""
+    before = FIGURES.get(fault, (0, 0))
+    FIGURES[fault] = (before[0] + injections, before[1] + recoveries)
     print(f"{fault}: {injections} injections, {recoveries} recoveries")
 
 
@@ -145,8 +165,10 @@ def settings(*pairs: str) -> list[str]:
 
 def train_arguments(out: Path, method: str = "ddcpg", steps: int = 512, more: Iterable[str] = ()) -> list[str]:
     """The command line of a small run."""
-    pairs = [*SMALL, *(() if method == "ppo" else ("algorithm.E_aux=2",)), *more]
-    run = ["train", method, "--game", "starpilot", "--preset", "tiny", "--steps", str(steps), "--seed", "1"]
+    known = {field.name for field in dataclasses.fields(methods.METHODS[method].settings)}
+    pairs = [*SMALL, *(f"algorithm.{name}=2" for name in SHORT if name in known), *OWN.get(method, ()), *more]
+    game = "bossfight" if REPLAY[-1] in pairs else "starpilot"
+    run = ["train", method, "--game", game, "--preset", "tiny", "--steps", str(steps), "--seed", "1"]
     return [*run, "--out", str(out), *settings(*pairs)]
 
 
@@ -235,8 +257,8 @@ def line(name: str) -> int:
     return int(name.split("-")[1].split(".", maxsplit=1)[0])
 
 
-def inside_auxiliary(name: str) -> bool:
-    """Whether a checkpoint stands inside an auxiliary phase; every method here has one line before it."""
+def inside_second_line(name: str) -> bool:
+    """Whether a checkpoint stands inside the second line: the auxiliary phase, or the value line of daac and idaac."""
     _, epoch, minibatch = name.split("-")[1].split(".")
     return line(name) > 1 and (int(epoch), int(minibatch)) > (0, 0)
 
@@ -288,6 +310,34 @@ def rewrite(checkpoint: Path, key: str, data: bytes, **meta: Any) -> None:
     if key:
         manifest["files"][key] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     (checkpoint / "manifest.json").write_text(json.dumps(manifest | meta))
+
+
+def split(data: bytes) -> list[bytes]:
+    """The byte strings of a list file."""
+    count = struct.unpack_from("<q", data)[0]
+    lengths = struct.unpack_from(f"<{count}q", data, 8)
+    ends = 8 * (count + 1) + np.cumsum(lengths)
+    return [data[e - n : e] for e, n in zip(ends.tolist(), lengths, strict=True)]
+
+
+def joined(parts: list[bytes]) -> bytes:
+    """The other way."""
+    return struct.pack(f"<{len(parts) + 1}q", len(parts), *map(len, parts)) + b"".join(parts)
+
+
+def envs(checkpoint: Path) -> list[bytes]:
+    """The states of a checkpoint's environments."""
+    return split(zstandard.ZstdDecompressor().decompress((checkpoint / "envs.zst").read_bytes()))
+
+
+def set_envs(checkpoint: Path, parts: list[bytes]) -> None:
+    rewrite(checkpoint, "envs.zst", zstandard.ZstdCompressor().compress(joined(parts)))
+
+
+def sampler(checkpoint: Path) -> dict[str, Any]:
+    """The state of a checkpoint's level sampler."""
+    state: dict[str, Any] = json.loads(envs(checkpoint)[-1])
+    return state
 
 
 def only(out: Path, keep: str) -> None:

@@ -86,7 +86,7 @@ def before(owner: Any, name: str, then: Callable[..., None]) -> None:
 
 @fault
 def at(place: str, number: str, what: str) -> None:
-    """At the `number`-th call of a place: collect, policy, auxiliary, remember, evaluate, save, env or written."""
+    """At the `number`-th call of a place: collect, remember, evaluate, save, env, written, or the steps of an Adam."""
     from dcpg import algorithm, checkpoint, rollout, trainer
     from dcpg.envs.procgen import Procgen
 
@@ -98,7 +98,7 @@ def at(place: str, number: str, what: str) -> None:
             act()
 
     before(rollout.Actor, "__call__", lambda *_: None if evaluating[0] else tick("collect"))
-    before(algorithm.Algorithm, "step", lambda self, line, batch: tick(line.name))
+    before(algorithm.Algorithm, "step", lambda self, name, *_: tick(name))
     before(algorithm.Algorithm, "remember", lambda *_: tick("remember"))
     before(checkpoint.CheckpointStore, "save", lambda *_: tick("save"))
     before(checkpoint, "write_durable", lambda *_: tick("written"))
@@ -314,8 +314,8 @@ def reward(place: str, number: str, value: str) -> None:
 
 
 @fault
-def term(line_name: str, term_name: str, number: str, value: str) -> None:
-    """A term of a line has this value at its `number`-th call; `gradient`: finite, but its slope is not."""
+def term(step_name: str, term_name: str, number: str, value: str) -> None:
+    """A term of an Adam has this value at its `number`-th call; `gradient`: finite, but its slope is not."""
     from dcpg.config import Config
 
     declared, seen = Config.declared, [0]
@@ -332,14 +332,18 @@ def term(line_name: str, term_name: str, number: str, value: str) -> None:
 
         return wrapped
 
+    def terms(step: str, found: Any) -> dict[str, Any]:
+        return {
+            name: (weight, bad(function) if (step, name) == (step_name, term_name) else function)
+            for name, (weight, function) in found.items()
+        }
+
     def lines(found: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(
             dataclasses.replace(
                 line,
-                terms={
-                    name: (weight, bad(function) if (line.name, name) == (line_name, term_name) else function)
-                    for name, (weight, function) in line.terms.items()
-                },
+                terms=terms(line.name, line.terms),
+                before={step: terms(step, others) for step, others in line.before.items()},
             )
             for line in found
         )

@@ -10,14 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import zstandard
 from safetensors.torch import load, save
 
 from tests.faults import driver
-from tests.faults.driver import COMPARED, Driver, copy, each, listing, names, newest, record, rewrite, settings
+from tests.faults.driver import COMPARED, Driver, copy, each, envs, joined, listing, names, newest, record, rewrite
 
 pytestmark = pytest.mark.faults
 
@@ -43,28 +42,6 @@ def alone(runs: Driver, out: Path) -> None:
     assert listing(out) == before
 
 
-def split(data: bytes) -> list[bytes]:
-    """The byte strings of a list file."""
-    count = struct.unpack_from("<q", data)[0]
-    lengths = struct.unpack_from(f"<{count}q", data, 8)
-    ends = 8 * (count + 1) + np.cumsum(lengths)
-    return [data[e - n : e] for e, n in zip(ends.tolist(), lengths, strict=True)]
-
-
-def joined(parts: list[bytes]) -> bytes:
-    """The other way."""
-    return struct.pack(f"<{len(parts) + 1}q", len(parts), *map(len, parts)) + b"".join(parts)
-
-
-def envs(checkpoint: Path) -> list[bytes]:
-    """The states of a checkpoint's environments."""
-    return split(zstandard.ZstdDecompressor().decompress((checkpoint / "envs.zst").read_bytes()))
-
-
-def set_envs(checkpoint: Path, parts: list[bytes]) -> None:
-    rewrite(checkpoint, "envs.zst", zstandard.ZstdCompressor().compress(joined(parts)))
-
-
 # -- of something else
 
 
@@ -72,12 +49,12 @@ def set_envs(checkpoint: Path, parts: list[bytes]) -> None:
 def others(runs: Driver, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Checkpoints of another method, configuration and game."""
     folder = tmp_path_factory.mktemp("others")
-    common = ["--preset", "tiny", "--steps", "128", *settings(*driver.SMALL, "algorithm.E_aux=2")]
+    common = ["--preset", "tiny", "--steps", "128", *driver.settings(*driver.SMALL, "algorithm.E_aux=2")]
     wanted = {
         "dcpg": ["dcpg", "--game", "starpilot", "--seed", "1"],
         "seed": ["ddcpg", "--game", "starpilot", "--seed", "2"],
         "coinrun": ["ddcpg", "--game", "coinrun", "--seed", "1"],
-        "wide": ["ddcpg", "--game", "starpilot", "--seed", "1", *settings("network.features=48")],
+        "wide": ["ddcpg", "--game", "starpilot", "--seed", "1", *driver.settings("network.features=48")],
     }
 
     def work(name: str) -> None:
@@ -159,12 +136,160 @@ def test_environment_states(
 
     def work(name: str) -> None:
         out = copy(stopped, tmp_path / name.replace(" ", "-"))
-        set_envs(newest(out), wrong[name])
+        driver.set_envs(newest(out), wrong[name])
         single = copy(out, tmp_path / f"{name.replace(' ', '-')}-alone")
         refused(runs, reference, out)
         alone(runs, single)
 
     each(wrong, work, "30 environment states that are wrong", times=2)
+
+
+# -- the memory of the level sampler and of the bandit
+
+
+@pytest.fixture(scope="session")
+def undisturbed(reference: Callable[..., Path]) -> Callable[..., Path]:
+    """The reference of the run that remembers."""
+    return lambda: reference(more=driver.BOTH)
+
+
+def spoilt(good: dict[str, Any], **lists: Any) -> dict[str, Any]:
+    """A state whose named lists have this first entry."""
+    return good | {key: [value, *good[key][1:]] for key, value in lists.items()}
+
+
+def unlike(good: dict[str, Any]) -> dict[str, bytes]:
+    """JSON that is not of this shape at all, or hardly JSON."""
+    made = {f"no {key}": {k: v for k, v in good.items() if k != key} for key in good}
+    made |= {f"{key} is null": good | {key: None} for key in good if key != "arm"}
+    made |= {f"{key} is text": good | {key: "1"} for key in good}
+    made |= {"null": None, "list": [0] * 8, "text": "x", "number": 1}  # type: ignore[dict-item]
+    return {name: json.dumps(state).encode() for name, state in made.items()}
+
+
+def sampler_states(good: dict[str, Any]) -> dict[str, bytes]:
+    """States that the level sampler of a run cannot have."""
+    scores, staleness = good["scores"], good["staleness"]
+    made = {
+        "fewer levels": good | {"scores": scores[:-1], "staleness": staleness[:-1]},
+        "more levels": good | {"scores": [*scores, 0.5], "staleness": [*staleness, 5]},
+        "fewer scores": good | {"scores": scores[:-1]},
+        "infinite score": spoilt(good, scores=float("inf")),
+        "score NaN": spoilt(good, scores=float("nan")),
+        "negative score": spoilt(good, scores=-0.5),
+        "score of text": spoilt(good, scores="high"),
+        "score of digits": spoilt(good, scores="0.5"),
+        "score of 400 digits": spoilt(good, scores=10**400),
+        "scores by name": good | {"scores": {str(i): s for i, s in enumerate(scores)}},
+        "negative staleness": spoilt(good, staleness=-1),
+        "infinite staleness": spoilt(good, staleness=float("inf")),
+        "half a staleness": spoilt(good, staleness=1.5),
+        "staleness of 30 digits": spoilt(good, staleness=10**30),
+        "staleness whose sum overflows": good | {"staleness": [2**62] * len(staleness)},
+        "more staleness than choices": spoilt(good, staleness=good["choices"] + 1),
+        "nothing was chosen last": good | {"staleness": [n + 1 for n in staleness]},
+        "negative choices": good | {"choices": -1},
+        "infinite choices": good | {"choices": float("inf")},
+        "fewer choices than environments": good | {"choices": 3},
+    }
+    raw = {"nothing": b"", "not JSON": b"\xff\0", "deep": b"[" * 100_000}
+    return raw | unlike(good) | {name: json.dumps(state).encode() for name, state in made.items()}
+
+
+def bandit_states(good: dict[str, Any]) -> dict[str, bytes]:
+    """States that the bandit of a run cannot have."""
+    made = {
+        "fewer arms": good | {"counts": good["counts"][:-1], "rewards": good["rewards"][:-1]},
+        "more arms": good | {"counts": [*good["counts"], 1], "rewards": [*good["rewards"], []]},
+        "arm out of range": good | {"arm": 8},
+        "arm below zero": good | {"arm": -1},
+        "arm by name": good | {"arm": "crop"},
+        "half an arm": good | {"arm": 1.5},
+        "infinite arm": good | {"arm": float("inf")},
+        "no arm after rewards": good | {"arm": None},
+        "count of zero": spoilt(good, counts=0),
+        "negative count": spoilt(good, counts=-3),
+        "infinite count": spoilt(good, counts=float("inf")),
+        "half a count": spoilt(good, counts=good["counts"][0] + 0.5),
+        "count of 400 digits": spoilt(good, counts=10**400),
+        "total of zero": good | {"total": 0},
+        "infinite total": good | {"total": float("inf")},
+        "total that the counts do not give": good | {"total": good["total"] + 5},
+        "infinite reward": spoilt(good, rewards=[float("inf")]),
+        "reward NaN": spoilt(good, rewards=[float("nan")]),
+        "reward of text": spoilt(good, rewards=["good"]),
+        "rewards of digits": spoilt(good, rewards="1"),
+        "more rewards than choices": spoilt(good, rewards=[0.5] * 9),
+        "more rewards than the window": spoilt(good, rewards=[0.5] * 99),
+        "rewards of no list": spoilt(good, rewards=None),
+    }
+    return unlike(good) | {name: json.dumps(state).encode() for name, state in made.items()}
+
+
+def test_level_sampler_states(
+    runs: Driver, undisturbed: Callable[..., Path], remembering: Path, tmp_path: Path
+) -> None:
+    """Another number of levels, numbers that cannot be, no JSON: refused, never a traceback or a strange replay."""
+    good, made = envs(newest(remembering)), sampler_states(driver.sampler(newest(remembering)))
+
+    def work(name: str) -> None:
+        out = copy(remembering, tmp_path / name.replace(" ", "-"))
+        driver.set_envs(newest(out), [*good[:-1], made[name]])
+        single = copy(out, tmp_path / f"{name.replace(' ', '-')}-alone")
+        alone(runs, single)
+        refused(runs, undisturbed, out)
+
+    each(made, work, "30 level sampler states that are wrong", times=2)
+
+
+def test_bandit_states(runs: Driver, undisturbed: Callable[..., Path], remembering: Path, tmp_path: Path) -> None:
+    """Other arms, an arm that is not there, counts and rewards that cannot be: refused in the same way."""
+    good = json.loads((newest(remembering) / "state.json").read_bytes())
+    made = bandit_states(good["augmenter"])
+
+    def work(name: str) -> None:
+        out = copy(remembering, tmp_path / name.replace(" ", "-"))
+        rewrite(newest(out), "state.json", json.dumps(good | {"augmenter": json.loads(made[name])}).encode())
+        single = copy(out, tmp_path / f"{name.replace(' ', '-')}-alone")
+        alone(runs, single)
+        refused(runs, undisturbed, out)
+
+    each(made, work, "32 bandit states that are wrong", times=2)
+
+
+def test_environments_on_levels_that_are_not_the_samplers(
+    runs: Driver, undisturbed: Callable[..., Path], remembering: Path, tmp_path: Path
+) -> None:
+    """States of the right game, but of levels that the sampler does not have and could not score."""
+    elsewhere = tmp_path / "elsewhere"
+    arguments = ["train", "ppo", "--game", "bossfight", "--preset", "tiny", "--steps", "128", "--out", str(elsewhere)]
+    assert runs.run([*arguments, *driver.settings(*driver.SMALL, "levels.start=100")]).code == 0
+    out = copy(remembering, tmp_path / "run")
+    driver.set_envs(newest(out), [*envs(newest(elsewhere))[:-1], envs(newest(remembering))[-1]])
+    single = copy(out, tmp_path / "alone")
+    alone(runs, single)
+    refused(runs, undisturbed, out)
+    record("30 environments on levels that are not the sampler's", 2, 2)
+
+
+def test_the_driver_sees_another_memory(
+    runs: Driver, undisturbed: Callable[..., Path], remembering: Path, tmp_path: Path
+) -> None:
+    """A memory that could be right and is not changes what comes after it: a comparison that passes says something."""
+    first = names(remembering)[0]
+    for name in ("levels", "arms"):
+        out = copy(remembering, tmp_path / name)
+        driver.only(out, first)
+        state = json.loads((newest(out) / "state.json").read_bytes())
+        levels = driver.sampler(newest(out))
+        if name == "levels":
+            levels["scores"].reverse()
+            driver.set_envs(newest(out), [*envs(newest(out))[:-1], json.dumps(levels).encode()])
+        else:
+            state["augmenter"]["rewards"][0] = [99.0]
+            rewrite(newest(out), "state.json", json.dumps(state).encode())
+        assert runs.resume(out).code == 0
+        assert "metrics.jsonl" in driver.differences(out, undisturbed())
 
 
 # -- made to do harm
@@ -295,6 +420,36 @@ def test_shared_tensors_of_other_shapes(
     each(jobs, work, "32 shared tensors of other shapes")
 
 
+NEEDED = {
+    "idaac": ("policy 11", ["step_counts", "advantages", "values/value", "returns/value"]),
+    "separate-dcpg": ("auxiliary 3", ["returns/delayed_value", "returns/value"]),
+    "dcpg+fi": ("auxiliary 3", ["returns/value"]),
+}
+
+
+@pytest.mark.parametrize("method", NEEDED)
+def test_shared_tensors_of_other_names_and_types(
+    runs: Driver, reference: Callable[..., Path], tmp_path: Path, method: str
+) -> None:
+    """A rollout without a tensor that the line needs, with actions of another type, or with actions that are not."""
+    stopped, (place, needed) = tmp_path / "stopped", NEEDED[method]
+    assert runs.train(stopped, f"at {place} SIGTERM", method=method, steps=256).code == 75
+    file = "shared/rollout-00000001.safetensors"
+    good = load((stopped / "checkpoints" / file).read_bytes())
+    wrong = {f"without {name.replace('/', ' ')}": {k: v for k, v in good.items() if k != name} for name in needed}
+    if method != "separate-dcpg":  # it keeps no actions
+        wrong["actions of another type"] = good | {"actions": good["actions"].double()}
+        wrong["actions that are not"] = good | {"actions": good["actions"] + 15}
+
+    def work(name: str) -> None:
+        out = copy(stopped, tmp_path / name.replace(" ", "-"))
+        rewrite(newest(out), file, save(wrong[name]))
+        alone(runs, copy(out, tmp_path / f"{name.replace(' ', '-')}-alone"))
+        runs.recovers(out, reference(method, 256))
+
+    each(wrong, work, f"32 shared tensors of other names and types, {method}", times=2)
+
+
 def test_compressed_bombs(runs: Driver, reference: Callable[..., Path], stopped: Path, tmp_path: Path) -> None:
     """A few kilobytes that open into gigabytes: refused before they are opened."""
     size = 3 * 2**30
@@ -338,6 +493,10 @@ def test_strange_state(runs: Driver, reference: Callable[..., Path], stopped: Pa
         ).encode(),
         "normaliser of other lengths": json.dumps(
             good | {"normaliser": {**good["normaliser"], "sums": [0.0]}}
+        ).encode(),
+        "rows without end": json.dumps(good | {"rows": {"metrics": float("inf"), "eval": 0}}).encode(),
+        "episodes without end": json.dumps(
+            good | {"episodes": {**good["episodes"], "lengths": [float("inf")] * 8}}
         ).encode(),
         "rows below zero": json.dumps(good | {"rows": {"metrics": -1, "eval": -1}}).encode(),
         "a rollout that is not there": json.dumps(good | {"rollouts": [2, 3, 77]}).encode(),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import driver
-from tests.faults.driver import METHODS, Driver, differences, each, events, record, spread, temporary, train_arguments
+from tests.faults.driver import METHODS, TERMS, Driver, differences, each, events, record, spread, temporary
 
 pytestmark = pytest.mark.faults
 
@@ -18,6 +18,8 @@ pytestmark = pytest.mark.faults
 PLAIN: tuple[str, ...] = ()
 # a save in the middle of the auxiliary phase, which writes the files that checkpoints share
 MIDDLE = ("at auxiliary 3 SIGTERM",)
+# a save after each step
+EACH_STEP = ("checkpoints.minutes=0.00001",)
 # a save in the first rollout: at the same place as the first save
 AGAIN = ("at collect 5 SIGTERM",)
 
@@ -112,14 +114,14 @@ def test_kill_at_random_instants(runs: Driver, reference: Callable[..., Path], t
 
     def work(seed: int) -> None:
         out, chance = tmp_path / f"{method}-{seed}", random.Random(f"{method}-{seed}")
-        process = runs.start(train_arguments(out, method, more=["checkpoints.minutes=0.002"]))
+        process = runs.start(driver.train_arguments(out, method, more=["checkpoints.minutes=0.002"]))
         for _ in range(4):
-            rows, pause = chance.choice([0, 0, 1, 1, 2, 3]), chance.uniform(0.0, 1.0)
+            rows, pause = chance.choice([0, 0, 1, 1, 2, 3]), chance.uniform(0.0, 0.75)
             driver.until(lambda p=process, r=rows: p.ended() or (_rows(out) >= r and bool(driver.names(out))))
             ended = process.killed_after(pause)  # so many rows, and a bit more
             assert ended.code in (0, -9), str(ended)
             kills[0] += ended.code == -9
-            inside[0] += driver.inside_auxiliary(driver.names(out)[-1])
+            inside[0] += driver.inside_second_line(driver.names(out)[-1])
             process = runs.start(["resume", str(out)])
         ended = process.wait()
         assert ended.code == 0, str(ended)
@@ -128,7 +130,7 @@ def test_kill_at_random_instants(runs: Driver, reference: Callable[..., Path], t
 
     each([1, 2], work)
     assert kills[0] > 0
-    record(f"2 kill -9 at random instants, {method} ({inside[0]} from inside an auxiliary phase)", kills[0], kills[0])
+    record(f"2 kill -9 at random instants, {method} ({inside[0]} from inside a second line)", kills[0], kills[0])
 
 
 def _rows(out: Path) -> int:
@@ -136,28 +138,70 @@ def _rows(out: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-@pytest.mark.parametrize("method", ["ppg", "dcpg", "ddcpg"])
-def test_kill_inside_the_auxiliary_phase(
-    runs: Driver, reference: Callable[..., Path], tmp_path: Path, method: str
-) -> None:
-    """A resume starts inside the auxiliary phase, again and again, and repeats nothing that was saved."""
-    out, expected = tmp_path / method, reference(method, 256)
-    every_step = ["checkpoints.minutes=0.00001"]
-    ended = runs.train(out, "at auxiliary 3 kill", method=method, steps=256, more=every_step)
+@pytest.mark.parametrize("method", METHODS)
+def test_kill_inside_the_last_line(runs: Driver, reference: Callable[..., Path], tmp_path: Path, method: str) -> None:
+    """A resume starts inside the last line, again and again, and repeats nothing that was saved."""
+    out, expected, last = tmp_path / method, reference(method, 256), list(TERMS[method])[-1]
+    fault = f"at {last} { {'auxiliary': 3, 'value': 8, 'policy': 12}[last] } kill"
+    ended = runs.train(out, fault, method=method, steps=256, more=EACH_STEP)
     places, kills = [], 1
     while ended.code == -9:
         newest = driver.names(out)[-1]
         if places:
             assert newest > places[-1]  # progress was kept
         places.append(newest)
-        ended = runs.resume(out, "at auxiliary 3 kill")
+        ended = runs.resume(out, fault)
         kills += ended.code == -9
     assert ended.code == 0, str(ended)
-    assert all(driver.inside_auxiliary(name) for name in places)
+    assert last == "policy" or all(driver.inside_second_line(name) for name in places)
     assert len(places) >= 3
     assert differences(out, expected) == []
     assert temporary(out) == []
-    record(f"2 kill inside the auxiliary phase, {method}", kills, kills)
+    record(f"2 kill inside the {last} line, {method}", kills, kills)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_kill_in_every_line(runs: Driver, reference: Callable[..., Path], tmp_path: Path, method: str) -> None:
+    """While it collects the second rollout and in the steps of each Adam, one after the other in the same run."""
+    out = tmp_path / "run"
+    ended = runs.train(out, "at collect 20 kill", method=method, steps=256, more=EACH_STEP)
+    for name in TERMS[method]:
+        assert ended.code == -9, str(ended)
+        ended = runs.resume(out, f"at {name} 3 kill")
+    assert ended.code == -9, str(ended)
+    runs.recovers(out, reference(method, 256))
+    kills = 1 + len(TERMS[method])
+    record(f"2 kill in every line, {method}", kills, kills)
+
+
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [("ucb-drac", ()), ("plr", ()), ("ddcpg", driver.BOTH)],
+    ids=["ucb-drac", "plr", "ddcpg-with-both"],
+)
+def test_kill_after_arms_and_levels_were_chosen(
+    runs: Driver, reference: Callable[..., Path], tmp_path: Path, method: str, more: tuple[str, ...]
+) -> None:
+    """The memory of the bandit and of the level sampler: neither is empty at the kills, and both go on as they were."""
+    out, places = tmp_path / "run", ["collect 10", *(f"{name} 3" for name in TERMS[method])]
+    ended = runs.train(out, "at collect 56 kill", method=method, more=[*more, *EACH_STEP])
+    for place in places:
+        assert ended.code == -9, str(ended)
+        ended = runs.resume(out, f"at {place} kill")
+    assert ended.code == -9, str(ended)
+    rows = [json.loads(text) for text in (out / "metrics.jsonl").read_text().splitlines()]
+    if method != "plr":
+        bandit = json.loads((driver.newest(out) / "state.json").read_bytes())["augmenter"]
+        assert bandit["total"] > 1
+        assert len({row["augmentation"] for row in rows}) > 1
+    if method != "ucb-drac":
+        levels = driver.sampler(driver.newest(out))
+        assert [row["levels_scored"] for row in rows[-2:]] == [len(levels["scores"])] * 2 == [10, 10]
+        assert rows[-1]["episode_lengths"]  # all levels had scores when these episodes ended: replays came next
+    runs.recovers(out, reference(method, more=more))
+    record(
+        f"2 kill with arms and levels chosen, {method}{' with both' if more else ''}", 1 + len(places), 1 + len(places)
+    )
 
 
 @pytest.mark.parametrize("place", ["policy 5", "remember 1", "evaluate 3", "save 2", "written 8", "collect 20"])

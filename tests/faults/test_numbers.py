@@ -15,16 +15,9 @@ from gymnasium.vector import AutoresetMode
 from safetensors.torch import load, save
 
 import dcpg
-from tests.faults.driver import METHODS, Driver, copy, each, names, newest, record, rewrite
+from tests.faults.driver import METHODS, TERMS, Driver, copy, each, names, newest, record, rewrite
 
 pytestmark = pytest.mark.faults
-
-TERMS = {
-    "ppo": {"policy": ("J_pi", "J_V", "H")},
-    "ppg": {"policy": ("J_pi", "J_V", "H"), "auxiliary": ("J_V", "J_aux", "C_pi")},
-    "dcpg": {"policy": ("J_pi", "C_V", "H"), "auxiliary": ("J_V", "C_pi")},
-    "ddcpg": {"policy": ("J_pi", "C_V", "H"), "auxiliary": ("J_V", "C_pi", "J_f")},
-}
 
 
 def all_finite(out: Path) -> bool:
@@ -114,33 +107,37 @@ def test_stored_numbers_are_not_finite(
 
 
 class Dull(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """Rewards and episode lengths as a test wants them."""
+    """Rewards, episode lengths and observations, numbers or images, as a test wants them; each episode is a level."""
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
-    def __init__(self, num_envs: int, reward: float, length: int) -> None:
+    def __init__(self, num_envs: int, reward: float, length: int, image: bool = False) -> None:
         self.num_envs, self.reward, self.length = num_envs, reward, length
-        self.single_observation_space = gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32)
+        space = gymnasium.spaces.Box
+        self.single_observation_space = space(0, 255, (16, 16, 3), np.uint8) if image else space(-1, 1, (3,))
         self.single_action_space = gymnasium.spaces.Discrete(4)
         self.observation_space = gymnasium.vector.utils.batch_space(self.single_observation_space, num_envs)
         self.action_space = gymnasium.vector.utils.batch_space(self.single_action_space, num_envs)
-        self.ages = np.zeros(num_envs, np.int64)
+        self.ages, self.levels = np.zeros((2, num_envs), np.int64)
 
     def _observe(self) -> np.ndarray[Any, Any]:
-        return np.repeat((self.ages % 2)[:, None], 3, 1).astype(np.float32)
+        one = self.single_observation_space
+        return np.array([np.full(one.shape, age % 2, one.dtype) for age in self.ages])
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         self.ages[:] = 0
-        return self._observe(), {}
+        return self._observe(), {"level_seed": self.levels.copy()}
 
     def step(self, actions: Any) -> Any:
         self.ages += 1
         ends = self.ages >= self.length
         self.ages[ends] = 0
-        return self._observe(), np.full(self.num_envs, self.reward), ends, np.zeros_like(ends), {}
+        self.levels += ends
+        info = {"level_seed": self.levels.copy()}
+        return self._observe(), np.full(self.num_envs, self.reward), ends, np.zeros_like(ends), info
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "plr"])
 @pytest.mark.parametrize(
     ("reward", "length"),
     [(0.0, 5), (1.0, 10**9), (0.0, 10**9), (1.0, 1), (0.0, 1), (1e30, 3), (-1e-30, 2)],
@@ -150,7 +147,7 @@ def test_nothing_to_learn_from(tmp_path: Path, method: str, reward: float, lengt
     """Zero rewards, constant advantages, episodes of one step or without an end: finite, and it goes on."""
 
     def make(num_envs: int, seed: int) -> Dull:
-        return Dull(num_envs, reward, length)
+        return Dull(num_envs, reward, length, image=method == "ucb-drac")
 
     settings = {"evaluation.max_steps": 20, "evaluation.episodes": 2}
     run = dcpg.train(method, env=make, preset="tiny", steps=256, out=tmp_path / "run", settings=settings)
@@ -160,7 +157,32 @@ def test_nothing_to_learn_from(tmp_path: Path, method: str, reward: float, lengt
     numbers = [v for row in rows for v in row.values() if isinstance(v, float)]
     assert np.isfinite(numbers).all()
     assert all_finite(tmp_path / "run")
-    record(f"19 reward {reward:g}, episodes of {length} steps, {method}", 1, 1)
+    record(f"19 nothing to learn from, {method}", 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [("plr", "levels.sampler=prioritised sets levels"), ("ucb-drac", "needs square colour images")],
+)
+def test_what_an_environment_cannot_give(tmp_path: Path, method: str, told: str) -> None:
+    """No levels to set, no images to change: refused in a sentence, before a run exists."""
+    with pytest.raises(dcpg.errors.BadInput, match=told):
+        dcpg.train(method, env=lambda n, seed: Dull(n, 0.0, 5), preset="tiny", steps=256, out=tmp_path / "run")
+    assert not (tmp_path / "run" / "config.json").exists()
+    record(f"19 an environment that {method} cannot use", 1, 1)
+
+
+def test_levels_that_are_not_told(tmp_path: Path) -> None:
+    """idaac compares states of one level: an environment that tells none is refused."""
+
+    def make(num_envs: int, seed: int) -> Dull:
+        env = Dull(num_envs, 0.0, 5)
+        env.reset = lambda **_: (env._observe(), {})  # type: ignore[method-assign]
+        return env
+
+    with pytest.raises(dcpg.errors.BadInput, match="idaac must know the level of each state"):
+        dcpg.train("idaac", env=make, preset="tiny", steps=256, out=tmp_path / "run")
+    record("19 an environment without levels for idaac", 1, 1)
 
 
 def test_constant_advantages(tmp_path: Path) -> None:

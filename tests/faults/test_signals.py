@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import driver
-from tests.faults.driver import Driver, each, record
+from tests.faults.driver import METHODS, TERMS, Driver, each, record
 
 pytestmark = pytest.mark.faults
 
@@ -44,7 +44,7 @@ def test_signal_in_the_last_save(runs: Driver, reference: Callable[..., Path], t
 
 
 def test_other_methods_stop_and_go_on(runs: Driver, reference: Callable[..., Path], tmp_path: Path) -> None:
-    jobs = [("ppo", "policy 40"), ("ppg", "auxiliary 11"), ("dcpg", "auxiliary 14")]
+    jobs = [(name, f"{list(TERMS[name])[-1]} 11") for name in METHODS if name != "ddcpg"]
 
     def work(job: tuple[str, str]) -> None:
         method, place = job
