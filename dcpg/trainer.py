@@ -102,6 +102,8 @@ class Trainer:
             finally:
                 self.watcher.close()
                 self.logs.close()
+                with contextlib.suppress(Exception):  # one's own environment may fail to close; the run is saved
+                    self.env.close()
         return self._write_summary("finished")
 
     def _collect(self, rollout: int) -> Rollout:

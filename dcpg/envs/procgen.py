@@ -31,6 +31,7 @@ ALL_LEVELS = 2**31 - 1
 MAX_STATE = 2**20
 STATE_END = bytes.fromhex("fecafeca")  # a state ends with this mark, the library's 0xCAFECAFE
 MAX_STARTS = 4096  # starts of levels that are kept, some 20 to 40 kB each
+LOADED: dict[str, Any] = {}  # the library, from its first environment on
 # A level's start is made with this seed, so that it is the same in every run.
 START_SEED = 0
 
@@ -76,7 +77,11 @@ def _make(
         "resource_root": f"{_folder() / 'assets'}/",
     }
     functions = ["int get_state(libenv_env *, int, char *, int);", "void set_state(libenv_env *, int, char *, int);"]
-    return CEnv(num, str(_folder() / "prebuilt"), c_func_defs=functions, options=options, reuse_arrays=True)
+    env = CEnv(num, str(_folder() / "prebuilt"), c_func_defs=functions, options=options, reuse_arrays=True)
+    # the library stays loaded: unloading it with its last environment would happen wherever garbage is collected, and
+    # the next environment would read all assets again
+    LOADED.setdefault("library", env._c_lib)
+    return env
 
 
 def _get_states(env: Any, indices: range) -> list[bytes]:
