@@ -1,7 +1,8 @@
 """What a minibatch must be given at random before its terms are computed.
 
 A draw takes a minibatch, the data it is of, a generator and the number of actions, and returns the minibatch with
-more fields. The generator is keyed by where the loop stands.
+more fields, on the CPU: the loop moves the minibatch to its device afterwards. The generator is keyed by where the
+loop stands.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ def draw_negatives(batch: Batch, data: Any, generator: torch.Generator, actions:
     A wrong next state is that of any other sample, uniformly. A wrong action follows the minibatch's histogram of
     actions without the true one; if no other action occurs, it is uniform over the others.
     """
-    b, device = len(batch), batch.actions.device
+    b = len(batch)
     offset = torch.randint(1, b, (b,), generator=generator) if b > 1 else torch.zeros(1, dtype=torch.int64)
     negative_next = (torch.arange(b) + offset) % b
     uniform = torch.rand(b, generator=generator, dtype=torch.float64)
 
-    true = batch.actions.cpu()
-    counts = torch.bincount(true[batch.valid.cpu() > 0], minlength=actions)
+    true = batch.actions
+    counts = torch.bincount(true[batch.valid > 0], minlength=actions)
     weights = counts.expand(b, actions).clone()
     weights[torch.arange(b), true] = 0
     alone = weights.sum(1) == 0
@@ -41,7 +42,7 @@ def draw_negatives(batch: Batch, data: Any, generator: torch.Generator, actions:
     cumulative = weights.cumsum(1)
     rank = (uniform * cumulative[:, -1]).long()  # a whole number in [0, total)
     negative_actions = (cumulative <= rank[:, None]).sum(1)
-    return replace(batch, negative_next=negative_next.to(device), negative_actions=negative_actions.to(device))
+    return replace(batch, negative_next=negative_next, negative_actions=negative_actions)
 
 
 def draw_pairs(batch: Batch, tau: Rollout, generator: torch.Generator, actions: int) -> Batch:

@@ -109,3 +109,14 @@ def whole(algorithm: Algorithm, line: Optimise, tau: Rollout) -> Batch:
     data = tau if line in algorithm.method.policy_phase else algorithm.B
     batch = data.minibatch(data.order(generator(0, "o")))
     return line.draw(batch, data, generator(0, "d"), ACTIONS) if line.draw is not None else batch
+
+
+class Sum(torch.nn.Module):
+    """A discriminator that can be computed on paper: (s + 10 a + 100 s') / 100, times a scale."""
+
+    def __init__(self, scale: float = 1.0) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def logit(self, now: torch.Tensor, actions: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+        return self.scale * (now + 10 * actions[:, None] + 100 * following).squeeze(1) / 100

@@ -28,7 +28,7 @@ from dcpg.rollout import Rollout, with_targets
 from dcpg.rundir import read_rows
 from dcpg.seeding import generator
 from dcpg.targets import gae, normalise
-from tests.small import ACTIONS, N, T, bare, declare, in_training, network_of, rollout_of, step, whole
+from tests.small import ACTIONS, N, Sum, T, bare, declare, in_training, network_of, rollout_of, step, whole
 
 
 def test_the_table_is_the_papers_fifteen() -> None:
@@ -181,17 +181,6 @@ def test_activation_penalty_and_its_gradient_by_hand() -> None:
 
 
 # -- dynamics
-
-
-class Sum(torch.nn.Module):
-    """A discriminator that can be computed on paper: (s + 10 a + 100 s') / 100, times a scale."""
-
-    def __init__(self, scale: float = 1.0) -> None:
-        super().__init__()
-        self.scale = scale
-
-    def logit(self, now: torch.Tensor, actions: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
-        return self.scale * (now + 10 * actions[:, None] + 100 * following).squeeze(1) / 100
 
 
 def test_forward_and_inverse_dynamics_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from dcpg.methods import METHODS
 from dcpg.networks import Outputs
 from dcpg.objectives import C_V, J_V, C_pi, H, J_aux, J_f, J_pi, J_V_clipped
 from dcpg.seeding import generator
-from tests.small import bare, declare, in_training, network_of, rollout_of, step, whole
+from tests.small import Sum, bare, declare, in_training, network_of, rollout_of, step, whole
 
 
 class Fixed:
@@ -70,12 +70,6 @@ def test_value_terms_by_hand() -> None:
 
 
 def test_J_f_by_hand_and_masked() -> None:
-    class Sum(torch.nn.Module):
-        """A discriminator that can be computed on paper: s + 10 a + 100 s'."""
-
-        def logit(self, now: torch.Tensor, actions: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
-            return (now + 10 * actions[:, None] + 100 * following).squeeze(1) / 100
-
     import dcpg.objectives as module
 
     class Out:
