@@ -81,6 +81,10 @@ def _make(
     # the library stays loaded: unloading it with its last environment would happen wherever garbage is collected, and
     # the next environment would read all assets again
     LOADED.setdefault("library", env._c_lib)
+    # cffi looks a function up at its first use, under a lock that all environments share. An environment that the
+    # garbage collector closes while another one looks something up would wait for that lock in its own thread, for
+    # ever; so what closing needs is looked up now.
+    LOADED["close"] = env._c_lib.libenv_close
     return env
 
 
