@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,7 +107,8 @@ class Algorithm:
         }
         self.cursor = Cursor()
         self.tau: Rollout | None = None
-        self.segments: list[bytes] = []  # tau's frames, compressed once
+        self.segments: list[bytes] = []  # tau's frames, compressed once (see `compressed`)
+        self.opener = ThreadPoolExecutor(1, "segments")  # opens the next minibatch of B while the current one trains
         self.sums = self.fresh_sums()
         self.failed = torch.zeros((), device=device)  # set on the device by a step that was not finite
 
@@ -116,13 +118,12 @@ class Algorithm:
         if at.line == 0:
             self.sums = self.fresh_sums()
             self.tau = self.collect(at.rollout)  # line 4
-            self.segments = compress(self.tau.frames)
             at.line = 1
         assert self.tau is not None
         for number, line in enumerate(method.policy_phase, 1):  # lines 5-7
             self.optimise(number, line, self.tau)
         if method.auxiliary_phase:
-            self.B.add(at.rollout, self.tau, self.segments)  # line 8
+            self.B.add(at.rollout, self.tau, self.compressed())  # line 8
             if (at.rollout + 1) % method.N_pi == 0:
                 self.remember()
                 for number, line in enumerate(method.auxiliary_phase, len(method.policy_phase) + 1):  # lines 10-12
@@ -135,13 +136,16 @@ class Algorithm:
         """ "Optimise ... with ...": epochs x minibatches, every sample once an epoch."""
         at, split_of = self.cursor, -1
         split: tuple[Tensor, ...] = ()
+        ahead: Future[Batch] | None = None
         minibatches = line.data.minibatches_of(len(data))
         for epoch, minibatch in at.remaining(number, line.epochs):
             place = (at.rollout, number, epoch)
             if split_of != epoch:
                 order = data.order(generator(self.seed, "order", *place))
                 split, split_of = order.tensor_split(minibatches), epoch
-            batch = data.minibatch(split[minibatch])
+            batch = ahead.result() if ahead is not None else data.minibatch(split[minibatch])
+            more = data is self.B and minibatch + 1 < minibatches
+            ahead = self.opener.submit(data.minibatch, split[minibatch + 1]) if more else None
             if line.draw is not None:
                 batch = line.draw(batch, data, generator(self.seed, "draw", *place, minibatch), self.actions)
             batch = batch.to(self.device)
@@ -201,6 +205,13 @@ class Algorithm:
     def fresh_sums(self) -> dict[str, Sums]:
         """The running sums at the start of a row."""
         return {name: Sums.zero(terms, self.device) for name, terms in self.method.steps.items()}
+
+    def compressed(self) -> list[bytes]:
+        """tau's frames as segments, made when B or a checkpoint first asks for them."""
+        if not self.segments:
+            assert self.tau is not None
+            self.segments = compress(self.tau.frames)
+        return self.segments
 
     def remember(self) -> None:
         """pi_old's outputs on all of B, computed once at the start of an auxiliary phase; no network is copied."""

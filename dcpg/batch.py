@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -47,12 +48,14 @@ class Batch:
         return self.valid.shape[0]
 
     def chunks(self, size: int) -> Iterator[Batch]:
-        """The batch in consecutive parts of at most `size` samples."""
-        if len(self) <= size:
+        """The batch in consecutive parts of at most `size` samples, as equal as they can be."""
+        parts = math.ceil(len(self) / size)
+        if parts <= 1:
             yield self
             return
-        for start in range(0, len(self), size):
-            yield self._map(lambda x, start=start: x[start : start + size] if x.numel() else x)
+        for k in range(parts):
+            part = slice(len(self) * k // parts, len(self) * (k + 1) // parts)
+            yield self._map(lambda x, part=part: x[part] if x.numel() else x)
 
     def to(self, device: torch.device) -> Self:
         """The batch on a device."""

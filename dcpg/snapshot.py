@@ -58,7 +58,7 @@ def shared_files(algorithm: Algorithm) -> dict[str, Callable[[], bytes]]:
         files[_frames_name(number)] = partial(_joined, kept.segments)
         files[_tensors_name(number)] = partial(_saved, kept.tau)
     if algorithm.tau is not None:
-        files[_frames_name(at.rollout)] = partial(_joined, algorithm.segments)
+        files[_frames_name(at.rollout)] = lambda: _joined(algorithm.compressed())
         files[_tensors_name(at.rollout)] = partial(_saved, algorithm.tau)
     if B.old_log_policy is not None:
         files[_old_name(at.rollout)] = partial(save_tensors, {"old_log_policy": B.old_log_policy})
@@ -79,6 +79,8 @@ def restore(algorithm: Algorithm, checkpoint: Checkpoint) -> tuple[dict[str, Any
         for number in state["rollouts"]:
             tau, segments = _load_rollout(algorithm, checkpoint, int(number), frames=False)
             algorithm.B.add(int(number), tau, segments)
+            if int(number) != cursor.rollout or cursor.line == 0:
+                del checkpoint.files[f"shared/{_frames_name(int(number))}"]  # B is large: it is not held twice
         if cursor.line > 0:
             algorithm.tau, algorithm.segments = _load_rollout(algorithm, checkpoint, cursor.rollout, frames=True)
         if state["remembered"]:
@@ -192,10 +194,11 @@ def _load_rollout(
         raise ValueError(f"rollout {number} has actions that the environment does not have")
     if len(segments) != N:
         raise ValueError(f"{len(segments)} segments for {N} environments")
-    opened = torch.empty(0)
+    opened = np.empty((T + 1, N, *B.shape[1:]) if frames else 0, B.dtype)
     if frames:
-        opened = torch.from_numpy(np.stack([decompress(s, B.shape, B.dtype) for s in segments], axis=1))
-    return Rollout.from_tensors(opened, tensors), segments
+        for n, segment in enumerate(segments):
+            opened[:, n] = decompress(segment, B.shape, B.dtype)
+    return Rollout.from_tensors(torch.from_numpy(opened), tensors), segments
 
 
 def _rollout_dtypes(algorithm: Algorithm) -> dict[str, torch.dtype]:

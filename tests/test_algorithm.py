@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from dcpg.algorithm import Algorithm, Cursor
+from dcpg.batch import Batch
 from dcpg.config import resolve
 from dcpg.errors import NumericalFailure
 from dcpg.methods import METHODS
@@ -222,3 +224,32 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     GOLDEN.parent.mkdir(exist_ok=True)
     GOLDEN.write_text(json.dumps({name: golden_losses(name) for name in METHODS}, indent=1) + "\n")
+
+
+def test_minibatches_of_b_are_opened_ahead_by_one_thread() -> None:
+    """All but the first of an epoch, each exactly once, and an error in there reaches the loop."""
+    algorithm = in_training("dcpg", N_pi=2, E_aux=2, segments=2)
+    opened: list[tuple[str, list[int]]] = []
+    minibatch = algorithm.B.minibatch
+
+    def watched(segments: torch.Tensor) -> Batch:
+        opened.append((threading.current_thread().name, segments.tolist()))
+        return minibatch(segments)
+
+    algorithm.B.minibatch = watched  # type: ignore[method-assign]
+    for _ in range(2):
+        algorithm.rollout()
+    for epoch in (opened[:4], opened[4:]):  # 2 rollouts of 4 segments, 2 a minibatch
+        assert [name == "MainThread" for name, _ in epoch] == [True, False, False, False]
+        assert sorted(s for _, segments in epoch for s in segments) == list(range(8))
+    assert len({name for name, _ in opened}) == 2
+
+    def broken(segments: torch.Tensor) -> Batch:
+        if threading.current_thread() is not threading.main_thread():
+            raise ValueError("a segment is damaged")
+        return minibatch(segments)
+
+    algorithm.B.minibatch = broken  # type: ignore[method-assign]
+    algorithm.rollout()
+    with pytest.raises(ValueError, match="a segment is damaged"):
+        algorithm.rollout()
