@@ -19,7 +19,7 @@ from dcpg.methods import METHODS, Common, Method
 from dcpg.methods.drac import CHOICES, DrAC, with_drac
 from dcpg.settings import Section, dotted, override, setting
 
-SCHEMA = 2
+SCHEMA = 3
 OWN = "own:"  # a run on the user's own environment has this before its game's name
 
 
@@ -81,7 +81,7 @@ class Machine(Section):
 
     device: str = setting("cpu", "ours: cpu, cuda or cuda:N")
     threads: int = setting(0, "ours: 0 means all cores at the start", low=0, high=1024)
-    chunk: int = setting(64, "ours: frames that go through the encoder at once", low=1, high=65_536)
+    chunk: int = setting(120, "ours: frames that go through the encoder at once", low=1, high=65_536)
     precision: str = setting("fp32", "ours", choices=("fp32", "bf16"))
     compile: bool = setting(False, "ours: torch.compile of the encoders")
 
@@ -98,6 +98,7 @@ class Config(Section):
     rollout_length: int = setting(256, "paper, Table 4", low=2, high=1_000_000)
     augment: str = setting("none", "ours: DrAC for any method, ucb or one augmentation", choices=CHOICES)
     keep_every: int = setting(0, "ours: steps between milestones (weights only; 0: none)", low=0)
+    check_room: bool = setting(True, "ours: refuse to start without the memory and disk that may be needed")
     wandb: bool = setting(False, "ours: also log to Weights & Biases (needs the extra `wandb`)")
     algorithm: Common = dataclasses.field(default_factory=Common)
     env: Env = dataclasses.field(default_factory=Env)
@@ -191,7 +192,7 @@ class Config(Section):
     def fingerprint(self) -> str:
         """A hash of all that decides the result at a given number of steps."""
         plain = self.to_json()
-        for name in ("steps", "checkpoints", "keep_every", "wandb", "preset"):
+        for name in ("steps", "checkpoints", "keep_every", "check_room", "wandb", "preset"):
             plain.pop(name)
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 

@@ -42,6 +42,12 @@ class StorageFailed(DcpgError):
     exit_code = 6
 
 
+class OutOfMemory(DcpgError):
+    """The system refused memory; the same would happen again."""
+
+    exit_code = 7
+
+
 class Stopped(DcpgError):
     """A signal asked the run to stop; it was saved and can be resumed."""
 

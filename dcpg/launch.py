@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dcpg import snapshot
+from dcpg import room, snapshot
 from dcpg.agent import newest_weights
 from dcpg.checkpoint import Damaged
 from dcpg.config import SCHEMA, Config, from_json
-from dcpg.envs.make import EnvMaker
+from dcpg.envs.base import Spaces
+from dcpg.envs.make import EnvMaker, known_spaces
 from dcpg.errors import BadInput
 from dcpg.rundir import RunDirectory
 from dcpg.trainer import Trainer, versions
@@ -35,7 +36,7 @@ def start(
     directory.lock.acquire()
     try:
         directory.create()
-        trainer = Trainer(config, directory, maker, watcher)
+        trainer = _trainer(config, directory, maker, watcher)
         if init is not None:
             try:
                 snapshot.load_weights(trainer.network, newest_weights(init))
@@ -56,6 +57,18 @@ def start(
         directory.lock.release()
 
 
+def _trainer(config: Config, directory: RunDirectory, maker: EnvMaker | None, watcher: Watcher | None) -> Trainer:
+    """A trainer that this machine has room for; one's own environment must be made before its sizes are known."""
+    room.check(config, known_spaces(config), directory.path)
+    trainer = Trainer(config, directory, maker, watcher)
+    try:
+        room.check(config, Spaces.of(trainer.env), directory.path)
+    except BadInput:
+        trainer.env.close()
+        raise
+    return trainer
+
+
 def resume(out: Path, steps: int | None = None, maker: EnvMaker | None = None, watcher: Watcher | None = None) -> Run:
     """Go on exactly where a run stopped; with `steps`, to another end."""
     directory = RunDirectory(out)
@@ -66,6 +79,9 @@ def resume(out: Path, steps: int | None = None, maker: EnvMaker | None = None, w
     directory.lock.acquire()
     try:
         trainer = Trainer(config, directory, maker, watcher)
+        lacking = room.lacking(config, Spaces.of(trainer.env), out)
+        if lacking:
+            trainer.watcher.warn(f"This run may not find the room that it needs: {'; '.join(lacking)}.")
         trainer.restore()
         if steps is not None:
             directory.write_json(directory.config, {**plain, "steps": steps})

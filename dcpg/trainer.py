@@ -12,19 +12,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from dcpg import snapshot
+from dcpg import room, snapshot
 from dcpg.algorithm import Algorithm
 from dcpg.buffer import Buffer
 from dcpg.build import build_network
 from dcpg.checkpoint import Checkpoint, CheckpointStore, Damaged
 from dcpg.config import Config, device_of
-from dcpg.envs.base import VectorEnv
+from dcpg.envs.base import Spaces, VectorEnv
 from dcpg.envs.make import EnvMaker, make_train, splits, train_levels
 from dcpg.envs.normaliser import RewardNormaliser
 from dcpg.episodes import EpisodeCounter
-from dcpg.errors import BadInput, Stopped, StorageFailed
+from dcpg.errors import BadInput, OutOfMemory, Stopped, StorageFailed
 from dcpg.evaluation import Protocol, play
 from dcpg.logs import Logs
+from dcpg.memory import keep_freed_memory, memory_was_refused
 from dcpg.methods import Method
 from dcpg.rollout import Rollout, collect, with_targets
 from dcpg.rundir import RunDirectory, read_rows, write_atomic
@@ -46,6 +47,7 @@ class Trainer:
         self.config, self.directory, self.maker = config, directory, maker
         self.watcher: Watcher = watcher or Silent()
         torch.set_num_threads(config.machine.threads)
+        keep_freed_memory()
         self.method = config.declared()
         self.levels = train_levels(config)
         self.env: VectorEnv = make_train(config, maker, self.levels)
@@ -72,6 +74,11 @@ class Trainer:
         self.logs = Logs(config, directory, self.watcher.warn)
         self.signals = StopSignals()
         self.watchdog = Watchdog(directory, config.env.timeout)
+        needs = room.needs(config, Spaces.of(self.env)).sentence()
+        self._out_of_memory = (  # made now, while there is some
+            f"There was no memory left; the run needs {needs}. The last checkpoint stands: make room, then run: "
+            f"dcpg resume {directory.path}"
+        )
         self._saved_at = time.monotonic()
         self._save_failures = 0
         self._clock = time.monotonic()
@@ -96,8 +103,16 @@ class Trainer:
                 self._note_summary("stopped")
                 self.save(final=True)
                 raise
-            except BaseException:
-                self._note_summary("failed")
+            except BaseException as error:
+                refused = memory_was_refused(error)
+                if refused:  # what was held makes room to say so
+                    error.__traceback__ = None
+                    self.algorithm.tau, self.algorithm.segments = None, []
+                    self.algorithm.B.clear()
+                with contextlib.suppress(MemoryError):
+                    self._note_summary("failed")
+                if refused:
+                    raise OutOfMemory(self._out_of_memory) from None
                 raise
             finally:
                 self.watcher.close()

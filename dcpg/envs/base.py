@@ -25,6 +25,20 @@ class Step:
     final_frames: Array | None  # [N, *observation], rows of truncated episodes hold their last observation
 
 
+@dataclass(frozen=True)
+class Spaces:
+    """What an environment shows and how many actions it takes."""
+
+    shape: tuple[int, ...]  # of one observation as the networks see it: [H, W, C], or flat
+    dtype: np.dtype[Any]
+    actions: int
+
+    @classmethod
+    def of(cls, env: VectorEnv) -> Spaces:
+        """Those of an environment."""
+        return cls(env.shape, env.dtype, env.num_actions)
+
+
 class VectorEnv(Protocol):
     """N environments that step together. Implementations: Procgen, and any Gymnasium vector environment."""
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from dcpg.config import OWN, Config
-from dcpg.envs.base import VectorEnv
-from dcpg.envs.procgen import Procgen, train_seed
+from dcpg.envs.base import Spaces, VectorEnv
+from dcpg.envs.procgen import NUM_ACTIONS, Procgen, train_seed
 from dcpg.errors import BadInput
 from dcpg.levels import EachOnce, LevelChooser, ListedLevels, PrioritisedLevels
 from dcpg.seeding import rand_seed
@@ -38,6 +40,13 @@ def make_train(config: Config, maker: EnvMaker | None, levels: LevelChooser | No
     if config.game.startswith(OWN):
         return _own(config, maker, "train", n, train_seed(config.seed))
     return _procgen(config, n, train_seed(config.seed), levels=levels, count=config.levels.count)
+
+
+def known_spaces(config: Config) -> Spaces | None:
+    """What the training environments show and take: Procgen's are known before they are made, one's own are not."""
+    if config.game.startswith(OWN):
+        return None
+    return Spaces((config.env.frame_size, config.env.frame_size, 3), np.dtype(np.uint8), NUM_ACTIONS)
 
 
 def make_one(config: Config, maker: EnvMaker | None) -> VectorEnv:

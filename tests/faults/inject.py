@@ -28,6 +28,7 @@ from typing import Any
 
 FAULTS: dict[str, Callable[..., None]] = {}
 real_open = builtins.open
+HELD: list[bytearray] = []
 
 
 def fault(install: Callable[..., None]) -> Callable[..., None]:
@@ -57,14 +58,27 @@ def wait_for(file: str) -> None:
         time.sleep(0.02)
 
 
+def exhaust() -> None:
+    """Take all memory that this process may have from now on, down to the last kilobyte, and hold it."""
+    import resource
+
+    with open("/proc/self/statm") as pages:
+        taken = int(pages.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken, taken))
+    for size in (2**24, 2**20, 2**16, 2**12):
+        with contextlib.suppress(MemoryError):
+            while True:
+                HELD.append(bytearray(size))
+
+
 def action(name: str) -> Callable[[], None]:
-    """kill, abort, hang, sleep:SECONDS, wait:FILE, or signals such as SIGINT,SIGINT."""
+    """kill, abort, hang, exhaust (no memory is left), sleep:SECONDS, wait:FILE, or signals such as SIGINT,SIGINT."""
     if name.startswith("sleep:"):
         return lambda: time.sleep(float(name.removeprefix("sleep:")))
     if name.startswith("wait:"):
         return lambda: wait_for(name.removeprefix("wait:"))
-    if name in ("kill", "abort", "hang"):
-        return {"kill": die, "abort": os.abort, "hang": hang}[name]
+    if name in ("kill", "abort", "hang", "exhaust"):
+        return {"kill": die, "abort": os.abort, "hang": hang, "exhaust": exhaust}[name]
 
     def signals() -> None:
         for one in name.split(","):
