@@ -128,7 +128,9 @@ def train(
     from dcpg.api import default_directory
     from dcpg.config import resolve
     from dcpg.display import display
+    from dcpg.envs.make import known_spaces
     from dcpg.launch import start
+    from dcpg.room import check
 
     given = parse_settings(settings)
     for name, value in (
@@ -140,6 +142,7 @@ def train(
             given[name] = value
     c = resolve(method, game, preset=preset, steps=steps, seed=seed, settings=given)
     directory = out if out is not None else default_directory(game, method, seed)
+    check(c, known_spaces(c), directory)
     announce(c, c.rollouts)
     watcher = display()
     run = start(c, directory, None, watcher, init)
@@ -187,13 +190,13 @@ def evaluate(
     """
     from dcpg.agent import load
     from dcpg.api import evaluate_agent, level_range
-    from dcpg.estimate import playing
+    from dcpg.estimate import duration, playing
 
     agent = load(directory, at)
     if not as_json:
         known = levels in ("train", "test")
         count = (episodes or agent.config.evaluation.episodes) if known else len(level_range(levels))
-        print(f"{count} episodes on this machine: {playing(agent, count).sentence()}.")
+        print(f"{count} episodes on this machine: about {duration(playing(agent, count))}.")
     result = evaluate_agent(agent, levels, episodes, greedy)
     if as_json:
         print(json.dumps(result))
@@ -222,7 +225,7 @@ def record(
     from dcpg import video
     from dcpg.agent import load
     from dcpg.api import recorded_levels
-    from dcpg.estimate import playing
+    from dcpg.estimate import duration, playing
 
     target = out if out is not None else directory / "replay.mp4"
     agent = load(directory, at)
@@ -231,12 +234,36 @@ def record(
     if not target.parent.is_dir():
         raise BadInput(f"There is no folder {target.parent} to write {target.name} into.")
     chosen = recorded_levels(agent, levels)
-    print(f"{len(chosen)} episodes on this machine: {playing(agent, len(chosen)).sentence()}.")
+    print(f"{len(chosen)} episodes on this machine: about {duration(playing(agent, len(chosen)))}.")
     frames, returns = video.play(agent, chosen)
     video.write(frames, target)
     for level, value in zip(chosen, returns, strict=True):
         print(f"level {level}: return {value:g}")
     print(f"Video: {target}")
+
+
+@app.command()
+def bench(
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="A method to measure; may be given several times. [default: ppo ppg dcpg ddcpg]"),
+    ] = None,
+    preset: Preset = "paper",
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Measure peak memory with B full of real frames instead (minutes).")
+    ] = False,
+    settings: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Measure what methods cost on this machine, at their true sizes, against its matrix-multiply rate.
+
+    Each method takes about half a minute in a process of its own. Leave the machine alone meanwhile.
+    """
+    from dcpg.bench import DEFAULT_METHODS, shown
+    from dcpg.bench import bench as measure
+
+    found = measure(method or DEFAULT_METHODS, preset, parse_settings(settings), memory)
+    print(json.dumps(found) if as_json else shown(found))
 
 
 @app.command()
@@ -264,19 +291,17 @@ def parse_settings(pairs: list[str] | None) -> dict[str, Any]:
 
 def announce(c: Config, rollouts: int) -> None:
     """Say what a run will take before it starts."""
-    import numpy as np
+    from dcpg.envs.make import known_spaces
+    from dcpg.estimate import duration, training
+    from dcpg.room import needs
 
-    from dcpg.config import OWN
-    from dcpg.envs.procgen import NUM_ACTIONS
-    from dcpg.estimate import estimate
-
-    if c.game.startswith(OWN) or rollouts == 0:
+    known = known_spaces(c)
+    if known is None or rollouts == 0:
         return
-    shape = (c.env.frame_size, c.env.frame_size, 3)
-    cost = estimate(c, shape, NUM_ACTIONS, np.dtype(np.uint8), rollouts)
-    steps = rollouts * c.rollout_size
-    print(f"{steps:,} steps ({rollouts} rollouts of {c.rollout_size}) on this machine: {cost.sentence()}.")
-    if cost.seconds > 86400 and c.preset == "paper":
+    print(f"This run needs {needs(c, known).sentence()}.")
+    steps, seconds = rollouts * c.rollout_size, training(c, known, rollouts)
+    print(f"{steps:,} steps ({rollouts} rollouts of {c.rollout_size}) on this machine: about {duration(seconds)}.")
+    if seconds > 86400 and c.preset == "paper":
         print("For a result in minutes: --preset laptop. This run can be stopped and resumed at any time.")
 
 
@@ -305,3 +330,11 @@ def main() -> None:
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(0)
+    except (MemoryError, RuntimeError) as error:
+        from dcpg.errors import OutOfMemory
+        from dcpg.memory import memory_was_refused
+
+        if not memory_was_refused(error):
+            raise
+        print("dcpg: There was no memory left. What was saved stands; make room and try again.", file=sys.stderr)
+        sys.exit(OutOfMemory.exit_code)
