@@ -68,7 +68,8 @@ def bench(methods: Sequence[str], preset: str, settings: Mapping[str, Any], memo
         config = resolve(name, GAME, preset=preset, settings=settings)  # what is wrong with the input is said here
         if device_of(config).type != "cpu":
             raise BadInput("dcpg bench measures CPUs only, so far.")
-    for name in methods:
+    for number, name in enumerate(methods, 1):
+        print(f"Measuring {name} ({number} of {len(methods)}) ...", file=sys.stderr)
         asked = {"method": name, "preset": preset, "settings": dict(settings), "memory": memory}
         command = [sys.executable, "-m", "dcpg.bench", json.dumps(asked)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (this interpreter)

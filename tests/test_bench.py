@@ -123,6 +123,7 @@ def test_the_command_prints_the_contract() -> None:
     command = [sys.executable, "-m", "dcpg", "bench", "--method", "dcpg", "--preset", "tiny"]
     done = subprocess.run([*command, "--json"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    assert done.stderr == "Measuring dcpg (1 of 1) ...\n"
     found = json.loads(done.stdout)
     assert {"matmul_gflops", "threads", "cpu"} <= set(found["machine"])
     method = found["methods"]["dcpg"]
