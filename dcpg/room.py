@@ -6,7 +6,9 @@ Pictures of one's own may compress worse; other observations are counted as they
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -154,8 +156,12 @@ def _cgroup_room() -> Iterator[float]:
 
 def free_disk(directory: Path) -> float:
     """Bytes that a directory can hold in all, where it is or will be."""
-    there = next(folder for folder in (directory.absolute(), *directory.absolute().parents) if folder.exists())
-    held = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+    there = next(place for place in (directory.absolute(), *directory.absolute().parents) if os.path.exists(place))
+    held = 0
+    if os.path.isdir(directory):
+        for file in directory.rglob("*"):
+            with contextlib.suppress(OSError):  # it may go meanwhile
+                held += file.stat().st_size if file.is_file() else 0
     return float(shutil.disk_usage(there).free + held)
 
 
