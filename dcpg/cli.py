@@ -106,13 +106,13 @@ def train(
     method: MethodName,
     game: Annotated[str, typer.Option(help="A Procgen game; `dcpg games` lists them.")],
     steps: Annotated[
-        int | None, typer.Option(help="Environment steps, floored to whole rollouts. [default: the preset's]")
+        int | None, typer.Option(help="Environment steps, floored to whole rollouts. (default: the preset's)")
     ] = None,
     seed: Annotated[int, typer.Option(help="Decides every random choice: two runs with one seed are identical.")] = 0,
     preset: Preset = "paper",
-    out: Annotated[Path | None, typer.Option(help="Where the run is written. [default: runs/GAME-METHOD-SEED]")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N. [default: cpu]")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32 or bf16. [default: fp32]")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the run is written. (default: runs/GAME-METHOD-SEED)")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N. (default: cpu)")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32 or bf16. (default: fp32)")] = None,
     compile_: Annotated[bool, typer.Option("--compile", help="Compile the encoders with torch.compile.")] = False,
     init: Annotated[
         Path | None, typer.Option(help="Start from the weights of another run's newest checkpoint.")
@@ -178,7 +178,7 @@ def evaluate(
         str, typer.Option(help="train, test (unseen), or a range A-B, each level exactly once.")
     ] = "test",
     episodes: Annotated[
-        int | None, typer.Option(help="Episodes for train and test. [default: the run's, 100]", min=1)
+        int | None, typer.Option(help="Episodes for train and test. (default: the run's, 100)", min=1)
     ] = None,
     greedy: Annotated[bool, typer.Option("--greedy", help="Take the most likely action instead of sampling.")] = False,
     at: At = None,
@@ -219,7 +219,7 @@ def record(
     directory: Directory,
     levels: Annotated[str, typer.Option(help="train, test (unseen), or a range A-B.")] = "test",
     at: At = None,
-    out: Annotated[Path | None, typer.Option(help="FILE.mp4 or FILE.gif. [default: DIR/replay.mp4]")] = None,
+    out: Annotated[Path | None, typer.Option(help="FILE.mp4 or FILE.gif. (default: DIR/replay.mp4)")] = None,
 ) -> None:
     """Make a video of a run's agent, up to nine levels side by side."""
     from dcpg import video
@@ -246,7 +246,7 @@ def record(
 def bench(
     method: Annotated[
         list[str] | None,
-        typer.Option(help="A method to measure; may be given several times. [default: ppo ppg dcpg ddcpg]"),
+        typer.Option(help="A method to measure; may be given several times. (default: ppo ppg dcpg ddcpg)"),
     ] = None,
     preset: Preset = "paper",
     memory: Annotated[

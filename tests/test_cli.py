@@ -193,3 +193,9 @@ def test_output_that_is_no_terminal_gets_plain_lines(tmp_path: Path) -> None:
     assert "evaluated" in done.stdout
     assert "unseen levels" in done.stdout
     assert done.stderr == ""
+
+
+def test_help_tells_defaults_that_are_not_values() -> None:
+    """Square brackets would be taken for markup and vanish."""
+    done = subprocess.run([sys.executable, "-m", "dcpg", "train", "--help"], capture_output=True, text=True)
+    assert "(default: the preset's)" in " ".join(done.stdout.replace("│", " ").split())
