@@ -59,13 +59,15 @@ def start(
 
 def _trainer(config: Config, directory: RunDirectory, maker: EnvMaker | None, watcher: Watcher | None) -> Trainer:
     """A trainer that this machine has room for; one's own environment must be made before its sizes are known."""
-    room.check(config, known_spaces(config), directory.path)
+    known = known_spaces(config)
+    room.check(config, known, directory.path)
     trainer = Trainer(config, directory, maker, watcher)
-    try:
-        room.check(config, Spaces.of(trainer.env), directory.path)
-    except BadInput:
-        trainer.env.close()
-        raise
+    if known is None:
+        try:
+            room.check(config, Spaces.of(trainer.env), directory.path)
+        except BadInput:
+            trainer.env.close()
+            raise
     return trainer
 
 
