@@ -406,8 +406,7 @@ def naive_features(encoder: Impala, pixels: Tensor) -> Tensor:
         return F.conv2d(x, layer.weight, layer.bias, padding=1)
 
     x = pixels
-    for i in range(encoder.depth):
-        stack: Any = encoder.get_submodule(f"stack{i}")
+    for stack in encoder.stacks():
         x = F.max_pool2d(conv(stack.conv, x), 3, stride=2, padding=1)
         for block in (stack.block0, stack.block1):
             x = x + conv(block.conv2, F.relu(conv(block.conv1, F.relu(x))))

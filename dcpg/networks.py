@@ -128,7 +128,6 @@ class Impala(nn.Module):
     def __init__(self, shape: tuple[int, ...], channels: tuple[int, ...], size: int) -> None:
         super().__init__()
         height, width, channels_in = shape
-        self.depth = len(channels)
         for i, c in enumerate(channels):
             self.add_module(f"stack{i}", Stack(channels_in, c))
             channels_in, height, width = c, (height + 1) // 2, (width + 1) // 2
@@ -139,9 +138,13 @@ class Impala(nn.Module):
         """Features of frames."""
         # The permuted view of [b, H, W, C] is channels-last memory, which the CPU's convolutions like best.
         x = scaled(frames).permute(0, 3, 1, 2)
-        for i in range(self.depth):
-            x = self.get_submodule(f"stack{i}")(x)
+        for stack in self.stacks():
+            x = stack(x)
         return F.relu(self.fc(F.relu(x.flatten(1))))
+
+    def stacks(self) -> list[Stack]:
+        """In the order in which a frame goes through them."""
+        return [stack for stack in self.children() if isinstance(stack, Stack)]
 
     def initialise(self, generator: Generator) -> None:
         """Xavier-uniform convolutions, orthogonal linear layer with gain sqrt(2)."""
