@@ -1,0 +1,113 @@
+"""Commands that tell: methods, games, algorithms, settings, this machine."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from dcpg.cli.options import Json, MethodName, Preset, Set, app, parse_settings
+
+
+@app.command()
+def methods(as_json: Json = False) -> None:
+    """List the methods and what each optimises in which phase."""
+    from dcpg.evaluation import PAPER_GAMMA
+    from dcpg.explain import table
+
+    rows = table()
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    for row in rows:
+        print(f"{row['name']:16s} {row['summary']}")
+        for head, target in row["targets"].items():
+            if target["gamma"] != PAPER_GAMMA:
+                print(f"{'':16s}   discount of {head}: {target['gamma']}")
+        if row["levels"] != "uniform":
+            print(f"{'':16s}   levels: {row['levels']}")
+        if row["augment"] != "none":
+            print(f"{'':16s}   augmentation: {row['augment']}")
+        for line in row["policy_phase"]:
+            terms = " ".join([*(t for terms in line["before"].values() for t in terms), *line["terms"]])
+            print(f"{'':16s}   policy phase, {line['epochs']} x tau: {terms}")
+        for line in row["auxiliary_phase"]:
+            print(f"{'':16s}   every {row['N_pi']} rollouts, {line['epochs']} x B: {' '.join(line['terms'])}")
+
+
+@app.command()
+def games(as_json: Json = False) -> None:
+    """List the 16 games of Procgen."""
+    from dcpg.envs.procgen import GAMES
+
+    print(json.dumps(list(GAMES)) if as_json else "\n".join(GAMES))
+
+
+@app.command()
+def explain(method: MethodName, preset: Preset = "paper", settings: Set = None) -> None:
+    """Print Algorithm 1 filled in for a method: every line, term, equation, weight and source."""
+    from dcpg.config import resolve
+    from dcpg.explain import explain as text
+
+    print(text(resolve(method, "bigfish", preset=preset, settings=parse_settings(settings))))
+
+
+@app.command()
+def config(method: MethodName, preset: Preset = "paper", settings: Set = None, as_json: Json = False) -> None:
+    """List every setting of a method: dotted name (for --set), value, and where the value comes from."""
+    from dcpg.config import origins, resolve
+
+    given = parse_settings(settings)
+    rows = origins(resolve(method, "bigfish", preset=preset, settings=given), given)
+    rows = [row for row in rows if row[0] not in ("method", "game", "seed", "preset")]
+    if as_json:
+        print(json.dumps({name: {"value": value, "origin": origin} for name, value, origin in rows}, indent=2))
+        return
+    for name, value, origin in rows:
+        shown = (
+            ",".join(map(str, value))
+            if isinstance(value, tuple)
+            else str(value).lower()
+            if isinstance(value, bool)
+            else value
+        )
+        print(f"{name:28s} {shown!s:>14s}   {origin}")
+
+
+@app.command()
+def bench(
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="A method to measure; may be given several times. (default: ppo ppg dcpg ddcpg)"),
+    ] = None,
+    preset: Preset = "paper",
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Measure peak memory with B full of real frames instead (minutes).")
+    ] = False,
+    settings: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Measure what methods cost on this machine, at their true sizes, against its matrix-multiply rate.
+
+    Each method takes about a minute in a process of its own. Leave the machine alone meanwhile.
+
+    Example:  dcpg bench --method dcpg --set network.channels=32,64,64
+    """
+    from dcpg.bench import DEFAULT_METHODS, shown
+    from dcpg.bench import bench as measure
+
+    found = measure(method or DEFAULT_METHODS, preset, parse_settings(settings), memory)
+    print(json.dumps(found) if as_json else shown(found))
+
+
+@app.command()
+def doctor() -> None:
+    """Check the installation: what is there, what is missing, what to do."""
+    from dcpg.doctor import checks
+
+    rows = checks()
+    for what, well, found in rows:
+        print(f"{'ok ' if well else 'BAD'}  {what:16s} {found}")
+    if not all(well for _, well, _ in rows):
+        raise typer.Exit(1)

@@ -1,0 +1,42 @@
+"""The application, and the options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dcpg.errors import BadInput
+
+app = typer.Typer(
+    name="dcpg",
+    help="Delayed-Critic Policy Gradient: train agents on 200 Procgen levels, test them on levels never seen.\n\n"
+    "Begin with:  dcpg train dcpg --game starpilot --preset laptop",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
+MethodName = Annotated[str, typer.Argument(metavar="METHOD", help="A method's name; `dcpg methods` lists them.")]
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A run's directory, as made by `dcpg train`.")]
+Preset = Annotated[str, typer.Option(help="Sizes: paper (25M steps, days on a CPU), laptop (minutes), tiny (seconds).")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any setting by its dotted name; `dcpg config METHOD` lists them."),
+]
+At = Annotated[
+    int | None, typer.Option(help="Weights at so many steps (a milestone; 0: untrained) instead of the newest ones.")
+]
+
+
+def parse_settings(pairs: list[str] | None) -> dict[str, Any]:
+    """KEY=VALUE pairs as a dictionary."""
+    found: dict[str, Any] = {}
+    for pair in pairs or []:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise BadInput(f"--set takes KEY=VALUE, such as algorithm.N_pi=16; got {pair!r}.")
+        found[name.strip()] = value.strip()
+    return found

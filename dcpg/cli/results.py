@@ -1,0 +1,83 @@
+"""Commands that look at runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dcpg.cli.options import At, Directory, Json, app
+from dcpg.errors import BadInput
+
+
+@app.command("eval")
+def evaluate(
+    directory: Directory,
+    levels: Annotated[
+        str, typer.Option(help="train, test (unseen), or a range A-B, each level exactly once.")
+    ] = "test",
+    episodes: Annotated[
+        int | None, typer.Option(help="Episodes for train and test. (default: the run's, 100)", min=1)
+    ] = None,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Take the most likely action instead of sampling.")] = False,
+    at: At = None,
+    as_json: Json = False,
+) -> None:
+    """Play a run's agent: returns, and predicted against true value at initial states.
+
+    On a finished run, train and test repeat its last evaluation exactly.
+    """
+    from dcpg.agent import load
+    from dcpg.api import evaluate_agent, level_range
+    from dcpg.estimate import duration, playing
+
+    agent = load(directory, at)
+    if not as_json:
+        known = levels in ("train", "test")
+        count = (episodes or agent.config.evaluation.episodes) if known else len(level_range(levels))
+        print(f"{count} episodes on this machine: about {duration(playing(agent, count))}.")
+    result = evaluate_agent(agent, levels, episodes, greedy)
+    if as_json:
+        print(json.dumps(result))
+        return
+    import statistics
+
+    returns = result["returns"]
+    spread = 1.96 * statistics.stdev(returns) / len(returns) ** 0.5 if len(returns) > 1 else 0.0
+    print(f"{levels} levels, {len(returns)} episodes, weights at {result['steps']:,} steps")
+    print(f"  return           {result['return']:8.2f} +- {spread:.2f} (95% of the mean)")
+    print(f"  predicted value  {result['predicted_value']:8.2f}")
+    print(f"  true value       {result['true_value']:8.2f}")
+    if levels not in ("train", "test"):
+        for level, value in zip(result["level_seeds"], returns, strict=True):
+            print(f"  level {level:10d}  {value:8.2f}")
+
+
+@app.command()
+def record(
+    directory: Directory,
+    levels: Annotated[str, typer.Option(help="train, test (unseen), or a range A-B.")] = "test",
+    at: At = None,
+    out: Annotated[Path | None, typer.Option(help="FILE.mp4 or FILE.gif. (default: DIR/replay.mp4)")] = None,
+) -> None:
+    """Make a video of a run's agent, up to nine levels side by side."""
+    from dcpg import video
+    from dcpg.agent import load
+    from dcpg.api import recorded_levels
+    from dcpg.estimate import duration, playing
+
+    target = out if out is not None else directory / "replay.mp4"
+    agent = load(directory, at)
+    if target.suffix not in (".mp4", ".gif"):
+        raise BadInput(f"A video ends in .mp4 or .gif; got {target.name!r}.")
+    if not target.parent.is_dir():
+        raise BadInput(f"There is no folder {target.parent} to write {target.name} into.")
+    chosen = recorded_levels(agent, levels)
+    print(f"{len(chosen)} episodes on this machine: about {duration(playing(agent, len(chosen)))}.")
+    frames, returns = video.play(agent, chosen)
+    video.write(frames, target)
+    for level, value in zip(chosen, returns, strict=True):
+        print(f"level {level}: return {value:g}")
+    print(f"Video: {target}")
