@@ -91,12 +91,13 @@ class Algorithm:
         device: torch.device,
         precision: str = "fp32",
         between_steps: Callable[[], None] = lambda: None,
+        before_update: Callable[[Rollout], None] = lambda tau: None,  # tau, at the parameters that acted
         on_step: Callable[[str, Tensor], None] = lambda name, values: None,  # for tests: a step's terms and norm
     ) -> None:
         self.method, self.settings, self.network, self.collect, self.B = method, settings, network, collect, buffer
         self.seed, self.actions, self.chunk, self.device = seed, actions, chunk, device
         self.autocast = precision == "bf16"
-        self.between_steps, self.on_step = between_steps, on_step
+        self.between_steps, self.before_update, self.on_step = between_steps, before_update, on_step
         self.actor = Actor(network, tuple(method.targets), chunk, device, precision)
         # One Adam a line (and one for a step before it), each over all parameters with moments of its own (authors'
         # code); a parameter without a gradient is not touched. fused: one pass, and `found_inf` skips a step on the
@@ -120,6 +121,8 @@ class Algorithm:
             self.tau = self.collect(at.rollout)  # line 4
             at.line = 1
         assert self.tau is not None
+        if (at.line, at.epoch, at.minibatch) == (1, 0, 0):
+            self.before_update(self.tau)
         for number, line in enumerate(method.policy_phase, 1):  # lines 5-7
             self.optimise(number, line, self.tau)
         if method.auxiliary_phase:

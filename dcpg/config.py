@@ -19,11 +19,12 @@ from dcpg.methods import METHODS, Common, Method
 from dcpg.methods.drac import CHOICES, DrAC, with_drac
 from dcpg.settings import Section, dotted, override, setting
 
-SCHEMA = 3
+SCHEMA = 4
 OWN = "own:"  # a run on the user's own environment has this before its game's name
 
 
 SAMPLERS = ("uniform", "prioritised")
+ANALYSES = ("stiffness", "ood-actions", "values", "levels")
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,11 @@ class Config(Section):
     rollout_length: int = setting(256, "paper, Table 4", low=2, high=1_000_000)
     augment: str = setting("none", "ours: DrAC for any method, ucb or one augmentation", choices=CHOICES)
     keep_every: int = setting(0, "ours: steps between milestones (weights only; 0: none)", low=0)
+    analyse: tuple[str, ...] = setting(
+        (), "ours: stiffness, ood-actions, measured on each rollout (values, levels: in eval.jsonl anyway)",
+        choices=ANALYSES,
+    )  # fmt: skip
+    analyse_every: int = setting(1, "paper, Appendix A: rollouts between two measurements", low=1)
     check_room: bool = setting(True, "ours: refuse to start without the memory and disk that may be needed")
     wandb: bool = setting(False, "ours: also log to Weights & Biases (needs the extra `wandb`)")
     algorithm: Common = dataclasses.field(default_factory=Common)
@@ -128,6 +134,12 @@ class Config(Section):
                     f"{self.method} is what it is by {name}={value}; got {values[name]!r}. Train another method, ppo "
                     f"for example, with --set {name}={values[name]}."
                 )
+
+        if "ood-actions" in self.analyse and "discriminator" not in _heads(self.declared()):
+            raise BadInput(
+                f"analyse=ood-actions asks a discriminator, which {self.method} does not have; train ddcpg, dcpg+f, "
+                "dcpg+i, dcpg+fi or dppg."
+            )
 
     def _check_levels(self) -> None:
         c = self.levels
@@ -195,6 +207,10 @@ class Config(Section):
         for name in ("steps", "checkpoints", "keep_every", "check_room", "wandb", "preset"):
             plain.pop(name)
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def _heads(method: Method) -> set[str]:
+    return {head for heads in method.networks.values() for head in heads}
 
 
 # Presets change the paper's values by dotted name; a name that a method does not have is passed over.

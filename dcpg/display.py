@@ -18,6 +18,7 @@ from dcpg.estimate import duration
 
 PHASES = {
     "collect": "sampling tau",
+    "analyse": "analysis",
     "policy": "policy phase",
     "auxiliary": "auxiliary phase",
     "evaluate": "evaluation",

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dcpg import room, snapshot
+from dcpg import analysis, room, snapshot
 from dcpg.algorithm import Algorithm
 from dcpg.buffer import Buffer
 from dcpg.build import build_network
@@ -67,7 +67,9 @@ class Trainer:
             device=device,
             precision=config.machine.precision,
             between_steps=self._between_steps,
+            before_update=self._analyse,
         )
+        self.analysed: dict[str, float] = {}  # of the rollout that is being learnt from
         self.env_state = self.env.state()  # at the start of the rollout that is being collected
         self.episodes = EpisodeCounter(config.env.num_envs)
         self.store = CheckpointStore(directory.checkpoints)
@@ -82,7 +84,7 @@ class Trainer:
         self._saved_at = time.monotonic()
         self._save_failures = 0
         self._clock = time.monotonic()
-        self._seconds = {"collect": 0.0, "policy": 0.0, "auxiliary": 0.0, "evaluate": 0.0, "save": 0.0}
+        self._seconds = {"collect": 0.0, "policy": 0.0, "auxiliary": 0.0, "evaluate": 0.0, "analyse": 0.0, "save": 0.0}
 
     # -- the run
 
@@ -137,6 +139,14 @@ class Trainer:
         self._lap("collect")
         return tau
 
+    def _analyse(self, tau: Rollout) -> None:
+        """What the configuration asks to be measured; after a resume in the middle of it, all of it again."""
+        self.analysed, c = {}, self.config
+        if not c.analyse or self.algorithm.cursor.rollout % c.analyse_every:
+            return
+        self.analysed = analysis.live(c, self.method, self.network, tau, self._between_analysis_chunks)
+        self._lap("analyse")
+
     def _rollout_done(self) -> None:
         c, at = self.config, self.algorithm.cursor
         self.algorithm.check_finite()
@@ -148,6 +158,7 @@ class Trainer:
             "reward_variance": self.normaliser.var,
             **(self.levels.row() if self.levels is not None else {}),
             **({"augmentation": self.method.augmenter.choose()} if self.method.augmenter is not None else {}),
+            **self.analysed,
             **self.algorithm.row(),
         }
         self.directory.metrics.append(row)
@@ -244,6 +255,7 @@ class Trainer:
             "steps": steps,
             "normaliser": self.normaliser.state(),
             "episodes": self.episodes.state(),
+            "analysed": self.analysed,
             "augmenter": self.method.augmenter.state() if self.method.augmenter is not None else None,
             "rows": {"metrics": self.directory.metrics.count, "eval": self.directory.evaluations.count},
         }
@@ -277,6 +289,7 @@ class Trainer:
                 if self.normaliser.sums.shape != (self.config.env.num_envs,):
                     raise ValueError("the reward normaliser is of another number of environments")
                 self.episodes.restore(state["episodes"])
+                self.analysed = {str(name): value + 0 for name, value in state["analysed"].items()}  # numbers alone
                 if self.method.augmenter is not None:
                     self.method.augmenter.restore(state["augmenter"])
                 self.env.restore(envs)
@@ -337,6 +350,10 @@ class Trainer:
         wait = RETRY_SECONDS if self._save_failures else 60 * self.config.checkpoints.minutes
         if time.monotonic() - self._saved_at > wait:
             self.save()
+
+    def _between_analysis_chunks(self) -> None:
+        self._stop_if_asked()
+        self.watcher.progress("analyse", "")
 
     def _between_eval_steps(self) -> None:
         self._stop_if_asked()

@@ -1,1 +1,42 @@
-"""What the paper looks at besides returns: stiffness, true and predicted values, wrong actions, levels."""
+"""The paper's analyses of what a value network or a discriminator has learnt.
+
+Stiffness and wrong actions can also be measured while a run goes on, on each rollout and at the parameters that acted
+(`--set analyse=stiffness`). Values and returns per level are part of every evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dcpg.analysis import actions, stiffness
+from dcpg.config import Config
+from dcpg.methods import Method
+from dcpg.networks import Network
+from dcpg.rollout import Rollout
+
+
+def measure_stiffness(
+    network: Network, method: Method, tau: Rollout, chunk: int, between_chunks: Callable[[], None] = lambda: None
+) -> stiffness.Stiffness:
+    """The stiffness of the value that gives the advantages, on the states of a rollout and their targets."""
+    frames = tau.frames[:-1].flatten(0, 1)
+    returns = tau.returns[method.advantages].flatten()
+    if not tau.valid.all():
+        valid = tau.valid.flatten()
+        frames, returns = frames[valid], returns[valid]
+    return stiffness.stiffness(network, method.advantages, frames, returns, chunk, between_chunks)
+
+
+def live(
+    config: Config, method: Method, network: Network, tau: Rollout, between_chunks: Callable[[], None]
+) -> dict[str, float]:
+    """What a run's configuration asks to be measured on tau, as columns of metrics.jsonl."""
+    row: dict[str, float] = {}
+    chunk = config.machine.chunk
+    if "stiffness" in config.analyse:
+        row |= measure_stiffness(network, method, tau, chunk, between_chunks).row()
+    if "ood-actions" in config.analyse:
+        count = network.get_submodule("policy").out_features
+        assert isinstance(count, int)
+        row |= actions.believed_actions(network, tau, config.game, count, chunk, between_chunks).row()
+    return row

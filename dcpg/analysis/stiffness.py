@@ -8,7 +8,7 @@ depend on the number of states.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,9 @@ class Stiffness:
     states: int
 
     def row(self) -> dict[str, float]:
-        """The columns of metrics.jsonl."""
+        """The columns of metrics.jsonl; fewer than two states have no pairs."""
+        if self.states < 2:
+            return {}
         return {
             "stiffness": self.stiffness,
             "stiffness_sign_free": self.sign_free,
@@ -47,12 +49,22 @@ class Layer:
     outputs: Tensor
 
 
-def stiffness(network: Network, head: str, frames: Tensor, returns: Tensor, chunk: int) -> Stiffness:
-    """Of the value head and its encoder on states [n, ...] and their targets [n], at the network's parameters."""
+def stiffness(
+    network: Network,
+    head: str,
+    frames: Tensor,  # [n, *observation]
+    returns: Tensor,  # float32 [n], the value targets
+    chunk: int,
+    between_chunks: Callable[[], None] = lambda: None,
+) -> Stiffness:
+    """Of the value head and its encoder on n states and their targets, at the network's parameters."""
     size = sum(p.numel() for p in parameters_of(network, head))
-    signed, plain = torch.zeros(2, size, dtype=torch.float64, device=frames.device)
+    device = next(parameters_of(network, head)).device
+    signed, plain = torch.zeros(2, size, dtype=torch.float64, device=device)
     signs, n = 0.0, 0
     for part, target in zip(torch.split(frames, chunk), torch.split(returns, chunk), strict=True):
+        between_chunks()
+        part, target = part.to(device), target.to(device)
         layers, values = _forward(network, head, part)
         grads = torch.autograd.grad(values.sum(), [layer.outputs for layer in layers])
         with torch.no_grad():

@@ -1,0 +1,33 @@
+"""Fresh rollouts of a trained agent on its training levels."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+import torch
+
+from dcpg.agent import Agent
+from dcpg.envs.make import EnvMaker, splits
+from dcpg.rollout import Rollout, collect, with_targets
+from dcpg.seeding import generator
+
+STATES = 16_384  # of one rollout of the paper
+
+
+def rollouts(agent: Agent, states: int, maker: EnvMaker | None = None) -> Iterator[Rollout]:
+    """As many rollouts of the run's own length as hold so many states, with the targets of its method.
+
+    Rewards are scaled with the run's own statistics, which go on from where they stood, in a copy.
+    """
+    c = agent.config
+    env = splits(c, maker)["train"](c.env.num_envs, agent.k)
+    normaliser = copy.deepcopy(agent.normaliser)
+    normaliser.sums[:] = 0
+    try:
+        for i in range(-(-states // c.rollout_size)):
+            g = generator(c.seed, "analyse", agent.steps, i)
+            uniform = torch.rand(c.rollout_length, c.env.num_envs, generator=g, dtype=torch.float64)
+            yield with_targets(collect(env, agent.actor, uniform, normaliser, lambda: None), agent.method)
+    finally:
+        env.close()
