@@ -1,0 +1,119 @@
+"""The runs of one comparison, by method, game and seed: finals, curves, and which runs are lacking."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcpg.methods import METHODS
+from dcpg.report import paper
+from dcpg.report.records import Problem, Record, Setting
+from dcpg.statistics import Scores
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A quantity over training: the mean over seeds at each evaluation, its deviation, and how many seeds it is of."""
+
+    steps: Array  # [points]
+    mean: Array  # [points]
+    std: Array  # [points], over seeds; 0 for a single one
+    seeds: Array  # [points]
+
+
+class Board:
+    """Runs of one setting. Finals are of finished runs only; curves are of all."""
+
+    def __init__(self, records: list[Record], setting: Setting) -> None:
+        self.setting = setting
+        self.records = [record for record in records if record.setting == setting and record.evaluations]
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """Methods and variants that have a run, in the paper's order."""
+        order = list(METHODS)
+        found = {record.label: record.config.method for record in self.records}
+        return sorted(found, key=lambda label: (order.index(found[label]), label))
+
+    @cached_property
+    def games(self) -> list[str]:
+        """Games that have a run, in the paper's order; one's own come last."""
+        found = {record.config.game for record in self.records}
+        return sorted(found, key=lambda g: (paper.GAMES.index(g) if g in paper.GAMES else len(paper.GAMES), g))
+
+    @cached_property
+    def _by_cell(self) -> dict[tuple[str, str], list[Record]]:
+        cells: dict[tuple[str, str], list[Record]] = {}
+        for record in sorted(self.records, key=lambda r: r.config.seed):
+            cells.setdefault((record.label, record.config.game), []).append(record)
+        return cells
+
+    def runs(self, label: str, game: str) -> list[Record]:
+        """In the order of their seeds."""
+        return self._by_cell.get((label, game), [])
+
+    def finals(self, label: str, game: str, split: str) -> Array:
+        """The final returns of the finished runs, [seeds]."""
+        key = f"{split}_return"
+        found = [r.evaluations[-1][key] for r in self.runs(label, game) if r.finished and key in r.evaluations[-1]]
+        return np.array(found, float)
+
+    def scores(self, label: str, split: str, games: list[str] | None = None) -> Scores:
+        """Game -> final returns, for the games that have a finished run."""
+        found = {game: self.finals(label, game, split) for game in (self.games if games is None else games)}
+        return {game: values for game, values in found.items() if len(values)}
+
+    def finished_games(self, labels: list[str], split: str = "test") -> list[str]:
+        """Games on which every one of the methods has a finished run: the fair ones for a comparison."""
+        return [g for g in self.games if labels and all(len(self.finals(label, g, split)) for label in labels)]
+
+    def curve(self, label: str, game: str, column: str) -> Curve | None:
+        """A column of eval.jsonl over training."""
+        points: dict[int, list[float]] = {}
+        for record in self.runs(label, game):
+            for row in record.evaluations:
+                if column in row:
+                    points.setdefault(row["steps"], []).append(row[column])
+        return curve_of(points)
+
+
+def curve_of(points: dict[int, list[float]]) -> Curve | None:
+    """From step -> one value a seed."""
+    if not points:
+        return None
+    steps = sorted(points)
+    values = [np.array(points[s], float) for s in steps]
+    return Curve(
+        np.array(steps),
+        np.array([v.mean() for v in values]),
+        np.array([v.std(ddof=1) if len(v) > 1 else 0.0 for v in values]),
+        np.array([len(v) for v in values]),
+    )
+
+
+def choose(records: list[Record], problems: list[Problem]) -> Board:
+    """The setting that most runs have (of equals, the longer one); runs of others are noted."""
+    counts = Counter(record.setting for record in records if record.evaluations)
+    if not counts:
+        return Board([], records[0].setting)
+    setting = max(counts, key=lambda s: (counts[s], s.steps))
+    for other, count in counts.items():
+        if other != setting:
+            paths = [record.path for record in records if record.setting == other and record.evaluations]
+            problems.append(
+                Problem(
+                    paths[0].parent if count > 1 else paths[0],
+                    f"{count} {'runs are' if count > 1 else 'run is'} not compared with the others: {other.sentence()}",
+                )
+            )
+    for record in records:
+        if not record.evaluations:
+            problems.append(Problem(record.path, "no evaluation yet"))
+    return Board(records, setting)

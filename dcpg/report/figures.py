@@ -1,0 +1,312 @@
+"""The paper's figures from the user's runs, drawn with matplotlib."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dcpg.report import paper
+from dcpg.report.board import Board, Curve
+from dcpg.report.paper import GAMES, game_title, method_title
+from dcpg.report.stiff import Stiff
+from dcpg.statistics import (
+    METRICS,
+    Band,
+    Interval,
+    improvement_interval,
+    interval,
+    mean,
+    median,
+    min_max,
+    profile_band,
+)  # fmt: skip
+
+FOUR = ("bigfish", "chaser", "climber", "starpilot")  # Figure 2
+FOUR_OTHERS = ("bigfish", "chaser", "climber", "dodgeball")  # Figures 4 and 6
+SIX = ("bigfish", "chaser", "climber", "dodgeball", "miner", "starpilot")  # Figure 5
+FIVE_METHODS = ("ppo", "daac", "ppg", "dcpg", "ddcpg")
+DELAY = ("ppg", "separate-dcpg", "dcpg")
+REGULARISED = ("ppg", "ppg+dr", "ppg+ar")
+AGGREGATED = ("ppo", "ppg", "dcpg", "ddcpg")
+LEVELS = {"train": "training levels", "test": "unseen levels"}
+COLOURS = {
+    "ppo": "#7f7f7f", "ucb-drac": "#bcbd22", "plr": "#e377c2", "daac": "#9467bd", "idaac": "#c5b0d5", "ppg": "#2ca02c",
+    "ppg+dr": "#17becf", "ppg+ar": "#98df8a", "dppg": "#8c564b", "dcpg": "#1f77b4", "separate-dcpg": "#aec7e8",
+    "dcpg+f": "#ffbb78", "dcpg+i": "#f7b6d2", "dcpg+fi": "#ff7f0e", "ddcpg": "#d62728",
+}  # fmt: skip
+
+
+def colour(label: str) -> str:
+    """A method's, the same in every figure."""
+    return COLOURS.get(label.partition(" ")[0], "#000000")
+
+
+def _curves(board: Board, *, title: str, games: tuple[str, ...], methods: tuple[str, ...], split: str) -> Any | None:
+    """Returns over training, a panel a game; bands are the deviation over seeds."""
+    shown = [g for g in games if any(board.curve(m, g, f"{split}_return") for m in methods)]
+    if not shown:
+        return None
+    figure, panels = _panels(len(shown), f"{title}: return on {LEVELS[split]}, {_seeds(board, methods)}")
+    for axes, game in zip(panels, shown, strict=False):
+        for label in methods:
+            _band(axes, board.curve(label, game, f"{split}_return"), colour(label), method_title(label))
+            printed = paper.printed().get((split, "return", game, label))
+            if printed and board.setting.is_paper_size:
+                axes.plot([paper.STEPS], [printed.mean], "*", color=colour(label), markersize=8, label="_paper")
+        axes.set_title(game_title(game), fontsize=9)
+    _legend(figure, panels)
+    return figure
+
+
+def _both(board: Board, *, title: str, game: str, methods: tuple[str, ...], with_values: tuple[str, ...]) -> Any | None:
+    """Figure 3: returns on training and on unseen levels, and the values of regularised critics, on one game."""
+    have = [m for m in methods if board.curve(m, game, "train_return")]
+    valued = [m for m in with_values if board.curve(m, game, "train_true_value")]
+    if not have:
+        return None
+    figure, panels = _panels(2 + len(valued), f"{title}: {game_title(game)}, {_seeds(board, methods)}")
+    for axes, (split, name) in zip(panels, LEVELS.items(), strict=False):
+        for label in have:
+            _band(axes, board.curve(label, game, f"{split}_return"), colour(label), method_title(label))
+        axes.set_title(f"(a) return on {name}", fontsize=9)
+    for axes, label in zip(panels[2:], valued, strict=False):
+        _true_and_predicted(axes, board, label, game)
+        axes.set_title(f"(b) {method_title(label)}", fontsize=9)
+    _legend(figure, panels)
+    return figure
+
+
+def _values(board: Board, *, title: str, games: tuple[str, ...], method: str) -> Any | None:
+    """True and predicted value of the initial states of training levels."""
+    shown = [g for g in games if board.curve(method, g, "train_true_value")]
+    if not shown:
+        return None
+    heading = f"{title}: true and predicted values of {method_title(method)}, {_seeds(board, (method,))}"
+    figure, panels = _panels(len(shown), heading)
+    for axes, game in zip(panels, shown, strict=False):
+        _true_and_predicted(axes, board, method, game)
+        axes.set_title(game_title(game), fontsize=9)
+    _legend(figure, panels)
+    return figure
+
+
+def _true_and_predicted(axes: Any, board: Board, label: str, game: str) -> None:
+    true = board.curve(label, game, "train_true_value")
+    own = board.curve(label, game, "train_true_value_own_gamma")
+    _band(axes, true, colour(label), "true", "-")
+    _band(axes, board.curve(label, game, "train_predicted_value"), colour(label), "predicted", "--")
+    if true is not None and own is not None and not np.array_equal(true.mean, own.mean):
+        _band(axes, own, colour(label), "true, the method's own discount", ":")
+
+
+def _stiffness(stiff: Stiff, *, title: str, games: tuple[str, ...]) -> Any | None:
+    """Mean stiffness over training against the number of training levels."""
+    shown = [g for g in games if any(stiff.curve(m, g) for m in ("ppg", "dcpg"))]
+    if not shown:
+        return None
+    figure, panels = _panels(len(shown), f"{title}: value stiffness, {stiff.sentence()}")
+    for axes, game in zip(panels, shown, strict=False):
+        for label in ("ppg", "dcpg"):
+            _band(axes, stiff.curve(label, game), colour(label), method_title(label))
+        axes.set_xscale("log")
+        axes.set_xlabel("training levels", fontsize=8)
+        axes.set_title(game_title(game), fontsize=9)
+    _legend(figure, panels)
+    return figure
+
+
+def _aggregates(board: Board, *, title: str, methods: tuple[str, ...]) -> Any | None:
+    """Figure 15: median, IQM and mean of min-max normalised returns on unseen levels, with 95% intervals."""
+    found = aggregates(board, methods)
+    if not found:
+        return None
+    import matplotlib.pyplot as plt
+
+    metrics = {"median": "Median", "iqm": "IQM", "mean": "Mean", "optimality_gap": "Optimality gap"}
+    figure, row = plt.subplots(1, 4, figsize=(13, 1.4 + 0.45 * len(found)), sharey=True, constrained_layout=True)
+    for axes, (metric, name) in zip(row, metrics.items(), strict=True):
+        for place, (label, values) in enumerate(found.items()):
+            _bar(axes, place, values[metric], colour(label))
+            printed = papers_aggregate(label, metric)
+            if printed is not None and board.setting.is_paper_size:
+                axes.plot([printed], [place], "*", color="black", markersize=7)
+        axes.set_title(name, fontsize=10)
+        axes.set_yticks(range(len(found)), [method_title(label) for label in found])
+    row[0].invert_yaxis()
+    figure.suptitle(f"{title}: min-max normalised return on unseen levels, {_seeds(board, methods)}", fontsize=10)
+    return figure
+
+
+def aggregates(board: Board, methods: tuple[str, ...] | list[str]) -> dict[str, dict[str, Interval]]:
+    """Each method's metrics of min-max normalised returns over the Procgen games that all of them have finished."""
+    present = [m for m in methods if board.scores(m, "test")]
+    games = [g for g in board.finished_games(present) if g in GAMES]
+    if not games:
+        return {}
+    found = {label: min_max(board.scores(label, "test", games)) for label in present}
+    return {label: {name: interval(metric, s) for name, metric in METRICS.items()} for label, s in found.items()}
+
+
+def papers_aggregate(label: str, metric: str) -> float | None:
+    """Of the game means that the paper prints; IQM and gap need its single runs, which are not printed."""
+    means = paper.returns("test", label)
+    if metric not in ("mean", "median") or not means:
+        return None
+    return float({"mean": mean, "median": median}[metric](min_max({g: np.array([m]) for g, m in means.items()})))
+
+
+def _improvement(board: Board, *, title: str, methods: tuple[str, ...], over: str) -> Any | None:
+    """Figure 16: the chance that a run of one method beats a run of another."""
+    found = {label: chance for label in methods if (chance := improvement(board, label, over))}
+    if not found:
+        return None
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6.5, 1.6 + 0.5 * len(found)), constrained_layout=True)
+    for place, (label, chance) in enumerate(found.items()):
+        _bar(axes, place, chance, colour(label))
+    axes.set_yticks(range(len(found)), [method_title(label) for label in found])
+    axes.invert_yaxis()
+    axes.axvline(0.5, color="0.5", linestyle="--", linewidth=0.8)
+    axes.set(xlabel=f"P(better than {method_title(over)}) on unseen levels", xlim=(0, 1))
+    figure.suptitle(f"{title}: probability of improvement, {_seeds(board, (*methods, over))}", fontsize=10)
+    return figure
+
+
+def improvement(board: Board, label: str, over: str) -> Interval | None:
+    """The probability of improvement over the games that both have finished."""
+    games = board.finished_games([label, over])
+    if not games:
+        return None
+    return improvement_interval(board.scores(label, "test", games), board.scores(over, "test", games))
+
+
+def profiles(board: Board, labels: list[str]) -> dict[str, Band]:
+    """The share of runs above each min-max normalised return in `TAUS`, for the Procgen games that all share."""
+    games = [g for g in board.finished_games(labels) if g in GAMES]
+    if not games:
+        return {}
+    return {label: profile_band(min_max(board.scores(label, "test", games)), TAUS) for label in labels}
+
+
+TAUS = np.linspace(0, 1, 51)
+
+
+def _profiles(board: Board) -> Any | None:
+    """Performance profiles of all methods; not in the paper, as rliable recommends."""
+    found = profiles(board, [label for label in board.labels if board.scores(label, "test")])
+    if not found:
+        return None
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4.5), constrained_layout=True)
+    for label, band in found.items():
+        axes.plot(TAUS, band.value, color=colour(label), label=method_title(label))
+        axes.fill_between(TAUS, band.low, band.high, color=colour(label), alpha=0.15, linewidth=0)
+    axes.set(xlabel="min-max normalised return on unseen levels", ylabel="share of runs above it", ylim=(0, 1.02))
+    axes.legend(frameon=False, fontsize=8)
+    figure.suptitle(f"Performance profiles, {_seeds(board, tuple(found))}", fontsize=10)
+    return figure
+
+
+def _efficiency(board: Board) -> Any | None:
+    """IQM of min-max normalised returns over training; not in the paper, as rliable recommends."""
+    from dcpg.report.efficiency import sample_efficiency
+
+    found = sample_efficiency(board)
+    if not found:
+        return None
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4.5), constrained_layout=True)
+    for label, (steps, band) in found.items():
+        axes.plot(steps, band.value, color=colour(label), label=method_title(label))
+        axes.fill_between(steps, band.low, band.high, color=colour(label), alpha=0.15, linewidth=0)
+    axes.set(ylabel="IQM of min-max normalised returns, unseen levels")
+    _step_axis(axes)
+    axes.legend(frameon=False, fontsize=8)
+    figure.suptitle(f"Sample efficiency, {_seeds(board, tuple(found))}", fontsize=10)
+    return figure
+
+
+def _seeds(board: Board, methods: tuple[str, ...]) -> str:
+    counts = {len(board.runs(m, g)) for m in methods for g in board.games} - {0}
+    seeds = "no runs" if not counts else f"{min(counts)} seeds" if len(counts) == 1 else (
+        f"{min(counts)} to {max(counts)} seeds"
+    )  # fmt: skip
+    return f"{seeds}, {board.setting.steps:,} steps"
+
+
+def _panels(count: int, title: str) -> tuple[Any, list[Any]]:
+    import matplotlib.pyplot as plt
+
+    columns = min(4, count)
+    rows = math.ceil(count / columns)
+    figure, grid = plt.subplots(
+        rows, columns, figsize=(max(3.2 * columns, 6.5), 2.5 * rows + 0.9), squeeze=False, constrained_layout=True
+    )
+    for axes in list(grid.flat)[count:]:
+        axes.remove()
+    for axes in list(grid.flat)[:count]:
+        axes.tick_params(labelsize=7)
+        _step_axis(axes)
+    figure.suptitle(title, fontsize=10)
+    return figure, list(grid.flat)[:count]
+
+
+def _step_axis(axes: Any) -> None:
+    from matplotlib.ticker import EngFormatter
+
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.set_xlabel("steps", fontsize=8)
+
+
+def _band(axes: Any, curve: Curve | None, colour: str, label: str, style: str = "-") -> None:
+    if curve is None:
+        return
+    marker = "o" if len(curve.steps) < 12 else ""
+    axes.plot(curve.steps, curve.mean, style, color=colour, label=label, linewidth=1.2, marker=marker, markersize=2.5)
+    axes.fill_between(
+        curve.steps, curve.mean - curve.std, curve.mean + curve.std, color=colour, alpha=0.18, linewidth=0
+    )
+
+
+def _bar(axes: Any, place: int, found: Interval, colour: str) -> None:
+    axes.barh(place, found.high - found.low, left=found.low, height=0.55, color=colour, alpha=0.6)
+    axes.plot([found.value, found.value], [place - 0.28, place + 0.28], color="black", linewidth=1.2)
+    axes.tick_params(labelsize=8)
+
+
+def _legend(figure: Any, panels: list[Any]) -> None:
+    handles: dict[str, Any] = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=6, frameon=False, fontsize=8)
+
+
+FIGURES: dict[str, Callable[[Board], Any | None]] = {
+    "figure3": partial(_both, title="Figure 3", game="bigfish", methods=REGULARISED, with_values=("ppg+dr", "ppg+ar")),
+    "figure4": partial(_values, title="Figure 4", games=FOUR_OTHERS, method="dcpg"),
+    "figure5": partial(_curves, title="Figure 5", games=SIX, methods=FIVE_METHODS, split="test"),
+    "figure6": partial(_curves, title="Figure 6", games=FOUR_OTHERS, methods=DELAY, split="test"),
+    "figure8": partial(_values, title="Figure 8", games=GAMES, method="dcpg"),
+    "figure9": partial(_values, title="Figure 9", games=GAMES, method="ppg+dr"),
+    "figure10": partial(_values, title="Figure 10", games=GAMES, method="ppg+ar"),
+    "figure11": partial(_curves, title="Figure 11", games=GAMES, methods=FIVE_METHODS, split="train"),
+    "figure12": partial(_curves, title="Figure 12", games=GAMES, methods=FIVE_METHODS, split="test"),
+    "figure13": partial(_curves, title="Figure 13", games=GAMES, methods=DELAY, split="train"),
+    "figure14": partial(_curves, title="Figure 14", games=GAMES, methods=DELAY, split="test"),
+    "figure15": partial(_aggregates, title="Figure 15", methods=AGGREGATED),
+    "figure16": partial(_improvement, title="Figure 16", methods=("dcpg", "ddcpg"), over="ppg"),
+    "profiles": _profiles,
+    "sample-efficiency": _efficiency,
+}
+STIFFNESS_FIGURES: dict[str, Callable[[Stiff], Any | None]] = {
+    "figure2": partial(_stiffness, title="Figure 2", games=FOUR),
+    "figure7": partial(_stiffness, title="Figure 7", games=GAMES),
+}

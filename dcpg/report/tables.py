@@ -1,0 +1,285 @@
+"""The paper's tables from the user's runs, the paper's figures beside them, as CSV, Markdown and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from dcpg.errors import BadInput
+from dcpg.report import paper
+from dcpg.report.board import Board
+from dcpg.report.paper import Printed, game_title, method_title
+from dcpg.statistics import NormalisedScore, Scores, ppo_normalised_score
+
+SCORE = "PPO-normalised score"
+MAIN = ("ppo", "ucb-drac", "plr", "daac", "ppg", "dcpg", "ddcpg")
+DYNAMICS = ("dcpg", "dcpg+f", "dcpg+i", "dcpg+fi", "ddcpg")
+BOTH = ("train", "test")
+LEVELS = {"train": "training levels", "test": "unseen levels"}
+MISPRINT = (
+    "The paper's own Table 8 prints 152.7 ± 4.4 for DCPG on training levels, which is DDCPG's figure; everywhere else "
+    "it prints 148.9 ± 4.3, which stands here."
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The user's figure and the paper's."""
+
+    mean: float | None = None
+    std: float | None = None  # over seeds; none for a single one
+    seeds: str = ""  # how many
+    paper: Printed | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows and columns of cells."""
+
+    name: str
+    title: str
+    corner: str
+    columns: list[str]
+    rows: list[str]
+    cells: dict[tuple[str, str], Cell]
+    notes: list[str]
+    digits: int = 1
+
+    def csv(self) -> str:
+        """Every figure in a column of its own."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        parts = ("mean", "std", "seeds", "paper mean", "paper std")
+        writer.writerow([self.corner, *(f"{column} {part}" for column in self.columns for part in parts)])
+        for row in self.rows:
+            line: list[object] = [row]
+            for column in self.columns:
+                c = self.cells[row, column]
+                line += [_plain(c.mean), _plain(c.std), c.seeds]
+                line += [c.paper.mean, c.paper.std] if c.paper else ["", ""]
+            writer.writerow(line)
+        return out.getvalue()
+
+    def markdown(self) -> str:
+        """A heading, the table, the notes."""
+        lines = [f"## {self.title}", "", "Mean ± standard deviation (seeds) / the paper's.", ""]
+        lines.append(f"| {self.corner} | {' | '.join(self.columns)} |")
+        lines.append("|---" * (len(self.columns) + 1) + "|")
+        for row in self.rows:
+            cells = [self.cells[row, column] for column in self.columns]
+            texts = [f"{self.own(c)} / {self.papers(c)}" if c.paper else self.own(c) for c in cells]
+            lines.append(f"| {row} | {' | '.join(texts)} |")
+        return "\n".join([*lines, "", *(f"- {note}" for note in self.notes)]) + "\n"
+
+    def latex(self) -> str:
+        """For booktabs; the paper's figures in a line of their own."""
+        lines = [
+            "\\begin{table}[t]", "\\centering", f"\\caption{{{_tex(self.title)}. {_tex(' '.join(self.notes))}}}",
+            f"\\begin{{tabular}}{{l{'c' * len(self.columns)}}}", "\\toprule",
+            f"{_tex(self.corner)} & {' & '.join(map(_tex, self.columns))} \\\\", "\\midrule",
+        ]  # fmt: skip
+        for row in self.rows:
+            if row == SCORE and len(self.rows) > 1:
+                lines.append("\\midrule")
+            cells = [self.cells[row, column] for column in self.columns]
+            lines.append(f"{_tex(row)} & {' & '.join(_tex(self.own(c)) for c in cells)} \\\\")
+            if any(c.paper for c in cells):
+                lines.append(f"\\quad paper & {' & '.join(_tex(self.papers(c)) for c in cells)} \\\\")
+        return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"]) + "\n"
+
+    def own(self, cell: Cell) -> str:
+        """The user's figure."""
+        if cell.mean is None:
+            return "-"
+        std = "" if cell.std is None else f" ± {cell.std:.{self.digits}f}"
+        return f"{cell.mean:.{self.digits}f}{std} ({cell.seeds})"
+
+    def papers(self, cell: Cell) -> str:
+        """The paper's figure."""
+        return f"{cell.paper.mean:.{self.digits}f} ± {cell.paper.std:.{self.digits}f}" if cell.paper else "-"
+
+
+@dataclass(frozen=True)
+class Denominators:
+    """PPO's mean returns, and whose they are."""
+
+    ppo: Scores
+    whose: str
+
+
+def denominators(board: Board, split: str) -> Denominators | None:
+    """The user's own PPO runs of the same setting; without any, the paper's, if the runs are of the paper's size."""
+    own = board.scores("ppo", split)
+    if own:
+        return Denominators(own, "these PPO runs")
+    if board.setting.is_paper_size:
+        return Denominators({g: np.array([m]) for g, m in paper.returns(split, "ppo").items()}, "the paper's PPO")
+    return None
+
+
+def normalised_scores(
+    board: Board, labels: list[str], split: str
+) -> tuple[dict[str, NormalisedScore], list[str], list[str]]:
+    """The PPO-normalised score of each method over the games that all of them and PPO share; the games; why not."""
+    found = denominators(board, split)
+    present = [label for label in labels if board.scores(label, split)]
+    if found is None:
+        return {}, [], ["No PPO-normalised score: there is no finished PPO run of the same setting to divide by."]
+    games = [game for game in board.finished_games(present, split) if game in found.ppo]
+    if not games:
+        return {}, [], ["No PPO-normalised score: there is no game on which PPO and all these methods have finished."]
+    scores = {}
+    try:
+        for label in present:
+            score = ppo_normalised_score(board.scores(label, split, games), found.ppo)
+            scores[label] = score if _same_seeds(board, label, games) else NormalisedScore(*_ends(score), None)
+    except BadInput as error:
+        return {}, [], [f"No PPO-normalised score: {error}"]
+    which = "all 16 games" if len(games) == len(paper.GAMES) else ", ".join(map(game_title, games))
+    return scores, games, [f"{SCORE} over {which}, divided by {found.whose} ({LEVELS[split]})."]
+
+
+def _ends(score: NormalisedScore) -> tuple[float, float, float]:
+    return score.value, score.low, score.high
+
+
+def _same_seeds(board: Board, label: str, games: list[str]) -> bool:
+    sets = {tuple(r.config.seed for r in board.runs(label, game) if r.finished) for game in games}
+    return len(sets) == 1
+
+
+def seeds_of(board: Board, label: str, games: list[str], split: str) -> str:
+    """How many seeds a game: one number, or the range."""
+    counts = [len(board.finals(label, game, split)) for game in games]
+    return f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)}-{max(counts)}"
+
+
+def _returns(board: Board, *, name: str, split: str, methods: tuple[str, ...]) -> Table | None:
+    """Tables 1 and 7: a row a game, and the normalised score."""
+    labels = list(methods)
+    games = [g for g in paper.GAMES if any(len(board.finals(label, g, split)) for label in labels)]
+    if not games:
+        return None
+    printed = paper.printed()
+    cells: dict[tuple[str, str], Cell] = {}
+    for label in labels:
+        for game in games:
+            finals = board.finals(label, game, split)
+            cells[game_title(game), method_title(label)] = Cell(
+                float(finals.mean()) if len(finals) else None,
+                float(finals.std(ddof=1)) if len(finals) > 1 else None,
+                str(len(finals)),
+                printed.get((split, "return", game, label)),
+            )
+    scores, shared, notes = normalised_scores(board, labels, split)
+    rows = [*map(game_title, games), *([SCORE] if scores else [])]
+    for label in labels if scores else []:
+        cells[SCORE, method_title(label)] = _score_cell(board, scores, shared, label, split)
+    what = f"Mean returns on {LEVELS[split]}"
+    return Table(name, _title(name, what), "game", [*map(method_title, labels)], rows, cells, _notes(board, notes))
+
+
+def _scores(board: Board, *, name: str, splits: tuple[str, ...], methods: tuple[str, ...]) -> Table | None:
+    """Tables 2, 3, 6, 8, 9 and 11: normalised scores of a few methods."""
+    labels, cells, notes, rows = list(methods), dict[tuple[str, str], Cell](), list[str](), list[str]()
+    for split in splits:
+        scores, games, why = normalised_scores(board, labels, split)
+        if not scores:
+            continue
+        rows.append(LEVELS[split])
+        notes += why
+        for label in labels:
+            cells[LEVELS[split], method_title(label)] = _score_cell(board, scores, games, label, split)
+    if not rows:
+        return None
+    if name == "table8":
+        notes.append(MISPRINT)
+    return Table(name, _title(name, SCORE), SCORE, [*map(method_title, labels)], rows, cells, _notes(board, notes))
+
+
+def _score_cell(board: Board, scores: dict[str, NormalisedScore], games: list[str], label: str, split: str) -> Cell:
+    printed = paper.printed().get((split, "ppo_normalised_score", "all", label))
+    if label not in scores:
+        return Cell(paper=printed)
+    score = scores[label]
+    return Cell(score.value, score.std, seeds_of(board, label, games, split), printed)
+
+
+def _ood_actions(board: Board, *, name: str, methods: tuple[str, ...], game: str) -> Table | None:
+    """Table 10: wrong actions that are believed; the deviation is over transitions, as the paper's seems to be."""
+    cells: dict[tuple[str, str], Cell] = {}
+    rows = ["wrong actions believed", "by raw action number", "deviation over seeds"]
+    some = False
+    for label in methods:
+        runs = [r for r in board.runs(label, game) if r.finished and "ood-actions" in r.analyses]
+        kept = [r.analyses["ood-actions"] for r in runs if r.analyses["ood-actions"]["steps"] >= r.setting.steps]
+        title, n = method_title(label), str(len(kept))
+        cells |= {(row, title): Cell() for row in rows}
+        printed = paper.printed().get(("train", "ood_actions", game, label))
+        cells[rows[0], title] = Cell(paper=printed)
+        if not kept:
+            continue
+        some = True
+        for row, prefix in ((rows[0], ""), (rows[1], "raw_")):
+            means, stds = (np.array([a[f"{prefix}{x}"] for a in kept], float) for x in ("mean", "std"))
+            weights = np.array([a["transitions"] for a in kept], float)
+            centre = np.average(means, weights=weights)
+            spread = np.sqrt(np.average(stds**2 + (means - centre) ** 2, weights=weights))
+            cells[row, title] = Cell(float(centre), float(spread), n, printed if row == rows[0] else None)
+        means = np.array([a["mean"] for a in kept], float)
+        cells[rows[2], title] = Cell(float(means.std(ddof=1)) if len(means) > 1 else None, None, n)
+    if not some:
+        return None
+    notes = [f"{game_title(game)}, training levels; the deviation beside a mean is over transitions."]
+    what = "Wrong actions that the discriminator believes"
+    return Table(name, _title(name, what), "", [*map(method_title, methods)], rows, cells, _notes(board, notes), 2)
+
+
+def _title(name: str, what: str) -> str:
+    return f"Table {name.removeprefix('table')}. {what}"
+
+
+def _notes(board: Board, notes: list[str]) -> list[str]:
+    unfinished = sum(not record.finished for record in board.records)
+    found = [f"{board.setting.sentence()}. The paper: {paper.STEPS:,} steps, {paper.SEEDS} seeds.", *notes]
+    if unfinished:
+        found.append(f"{unfinished} unfinished {'runs are' if unfinished > 1 else 'run is'} not counted.")
+    return found
+
+
+def _plain(value: float | None) -> str:
+    return "" if value is None else repr(value)
+
+
+def _tex(text: str) -> str:
+    for plain, escaped in (
+        ("&", "\\&"),
+        ("%", "\\%"),
+        ("_", "\\_"),
+        ("#", "\\#"),
+        ("±", "$\\pm$"),
+        ("~", "\\textasciitilde{}"),
+    ):
+        text = text.replace(plain, escaped)
+    return text
+
+
+TABLES: dict[str, Callable[[Board], Table | None]] = {
+    "table1": partial(_returns, name="table1", split="test", methods=MAIN),
+    "table2": partial(_scores, name="table2", splits=("test",), methods=DYNAMICS),
+    "table3": partial(_scores, name="table3", splits=BOTH, methods=("ppg", "ppg+dr", "ppg+ar")),
+    "table6": partial(_scores, name="table6", splits=BOTH, methods=("daac", "idaac")),
+    "table7": partial(_returns, name="table7", split="train", methods=MAIN),
+    "table8": partial(_scores, name="table8", splits=BOTH, methods=("ppg", "separate-dcpg", "dcpg")),
+    "table9": partial(_scores, name="table9", splits=BOTH, methods=DYNAMICS),
+    "table10": partial(_ood_actions, name="table10", methods=("dcpg+f", "dcpg+fi", "ddcpg"), game="bigfish"),
+    "table11": partial(_scores, name="table11", splits=("test",), methods=("ppg", "dppg", "dcpg", "ddcpg")),
+}
+METHODS_OF_TABLES: dict[str, tuple[str, ...]] = {
+    name: make.keywords["methods"] for name, make in TABLES.items() if isinstance(make, partial)
+}
