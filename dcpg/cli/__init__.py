@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 
 # the order in which --help lists the commands
-from dcpg.cli import about, training, results, analysing  # isort: skip
+from dcpg.cli import about, training, results, analysing, reporting  # isort: skip
 from dcpg.cli.options import app, parse_settings
 from dcpg.errors import DcpgError
 
-__all__ = ["about", "analysing", "app", "main", "parse_settings", "results", "training"]
+__all__ = ["about", "analysing", "app", "main", "parse_settings", "reporting", "results", "training"]
 
 
 def main() -> None:

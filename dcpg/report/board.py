@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +14,10 @@ from numpy.typing import NDArray
 from dcpg.methods import METHODS
 from dcpg.report import paper
 from dcpg.report.records import Problem, Record, Setting
-from dcpg.statistics import Scores
+from dcpg.statistics import RANGES, Scores
 
 Array = NDArray[Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,11 @@ class Curve:
 class Board:
     """Runs of one setting. Finals are of finished runs only; curves are of all."""
 
-    def __init__(self, records: list[Record], setting: Setting) -> None:
-        self.setting = setting
+    def __init__(
+        self, records: list[Record], setting: Setting, ranges: Mapping[str, tuple[float, float]] = RANGES
+    ) -> None:
+        self.setting, self.ranges = setting, ranges
+        self._memo: dict[Hashable, Any] = {}
         self.records = [record for record in records if record.setting == setting and record.evaluations]
 
     @cached_property
@@ -54,6 +59,13 @@ class Board:
         for record in sorted(self.records, key=lambda r: r.config.seed):
             cells.setdefault((record.label, record.config.game), []).append(record)
         return cells
+
+    def once(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """What several tables and figures share, computed once: a resampling takes a second."""
+        if key not in self._memo:
+            self._memo[key] = compute()
+        found: T = self._memo[key]
+        return found
 
     def runs(self, label: str, game: str) -> list[Record]:
         """In the order of their seeds."""
@@ -98,11 +110,11 @@ def curve_of(points: dict[int, list[float]]) -> Curve | None:
     )
 
 
-def choose(records: list[Record], problems: list[Problem]) -> Board:
+def choose(records: list[Record], problems: list[Problem], ranges: Mapping[str, tuple[float, float]] = RANGES) -> Board:
     """The setting that most runs have (of equals, the longer one); runs of others are noted."""
     counts = Counter(record.setting for record in records if record.evaluations)
     if not counts:
-        return Board([], records[0].setting)
+        return Board([], records[0].setting, ranges)
     setting = max(counts, key=lambda s: (counts[s], s.steps))
     for other, count in counts.items():
         if other != setting:
@@ -110,10 +122,18 @@ def choose(records: list[Record], problems: list[Problem]) -> Board:
             problems.append(
                 Problem(
                     paths[0].parent if count > 1 else paths[0],
-                    f"{count} {'runs are' if count > 1 else 'run is'} not compared with the others: {other.sentence()}",
+                    f"{count} {'runs are' if count > 1 else 'run is'} not compared with the others: "
+                    f"{other.sentence()}{_difference(other, setting)}",
                 )
             )
     for record in records:
         if not record.evaluations:
             problems.append(Problem(record.path, "no evaluation yet"))
-    return Board(records, setting)
+    return Board(records, setting, ranges)
+
+
+def _difference(one: Setting, other: Setting) -> str:
+    """What the sentence about a setting does not say."""
+    usual = dict(other.rest)
+    found = [f"{name}={value}" for name, value in one.rest if usual.get(name) != value]
+    return f" ({', '.join(found)})" if found else ""

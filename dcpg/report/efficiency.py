@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,5 +25,8 @@ def sample_efficiency(board: Board) -> dict[str, tuple[NDArray[Any], Band]]:
         }
         steps = sorted(set.intersection(*(set(by_step) for game in games for by_step in rows[game])))
         scores = {game: np.array([[by_step[s] for by_step in rows[game]] for s in steps], float) for game in games}
-        found[label] = (np.array(steps), curve(iqm, min_max(scores)))
+        found[label] = (
+            np.array(steps),
+            board.once(("efficiency", label), partial(curve, iqm, min_max(scores, board.ranges))),
+        )
     return found

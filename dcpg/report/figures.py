@@ -131,7 +131,7 @@ def _aggregates(board: Board, *, title: str, methods: tuple[str, ...]) -> Any | 
     for axes, (metric, name) in zip(row, metrics.items(), strict=True):
         for place, (label, values) in enumerate(found.items()):
             _bar(axes, place, values[metric], colour(label))
-            printed = papers_aggregate(label, metric)
+            printed = papers_aggregate(board, label, metric)
             if printed is not None and board.setting.is_paper_size:
                 axes.plot([printed], [place], "*", color="black", markersize=7)
         axes.set_title(name, fontsize=10)
@@ -147,16 +147,22 @@ def aggregates(board: Board, methods: tuple[str, ...] | list[str]) -> dict[str, 
     games = [g for g in board.finished_games(present) if g in GAMES]
     if not games:
         return {}
-    found = {label: min_max(board.scores(label, "test", games)) for label in present}
-    return {label: {name: interval(metric, s) for name, metric in METRICS.items()} for label, s in found.items()}
+
+    def compute(label: str) -> dict[str, Interval]:
+        scores = min_max(board.scores(label, "test", games), board.ranges)
+        return {name: interval(metric, scores) for name, metric in METRICS.items()}
+
+    return {label: board.once(("aggregates", label, *games), partial(compute, label)) for label in present}
 
 
-def papers_aggregate(label: str, metric: str) -> float | None:
+def papers_aggregate(board: Board, label: str, metric: str) -> float | None:
     """Of the game means that the paper prints; IQM and gap need its single runs, which are not printed."""
     means = paper.returns("test", label)
     if metric not in ("mean", "median") or not means:
         return None
-    return float({"mean": mean, "median": median}[metric](min_max({g: np.array([m]) for g, m in means.items()})))
+    return float(
+        {"mean": mean, "median": median}[metric](min_max({g: np.array([m]) for g, m in means.items()}, board.ranges))
+    )
 
 
 def _improvement(board: Board, *, title: str, methods: tuple[str, ...], over: str) -> Any | None:
@@ -182,31 +188,38 @@ def improvement(board: Board, label: str, over: str) -> Interval | None:
     games = board.finished_games([label, over])
     if not games:
         return None
-    return improvement_interval(board.scores(label, "test", games), board.scores(over, "test", games))
+
+    def compute() -> Interval:
+        return improvement_interval(board.scores(label, "test", games), board.scores(over, "test", games))
+
+    return board.once(("improvement", label, over), compute)
 
 
-def profiles(board: Board, labels: list[str]) -> dict[str, Band]:
-    """The share of runs above each min-max normalised return in `TAUS`, for the Procgen games that all share."""
+def profiles(board: Board, labels: list[str]) -> tuple[Any, dict[str, Band]]:
+    """The share of runs above each of some min-max normalised returns, over the Procgen games that all share."""
     games = [g for g in board.finished_games(labels) if g in GAMES]
     if not games:
-        return {}
-    return {label: profile_band(min_max(board.scores(label, "test", games)), TAUS) for label in labels}
-
-
-TAUS = np.linspace(0, 1, 51)
+        return np.empty(0), {}
+    scores = {label: min_max(board.scores(label, "test", games), board.ranges) for label in labels}
+    every = np.concatenate([s for of_label in scores.values() for s in of_label.values()])
+    taus = np.linspace(every.min(), every.max(), 51)
+    return taus, {
+        label: board.once(("profile", label, *labels, *games), partial(profile_band, scores[label], taus))
+        for label in labels
+    }
 
 
 def _profiles(board: Board) -> Any | None:
     """Performance profiles of all methods; not in the paper, as rliable recommends."""
-    found = profiles(board, [label for label in board.labels if board.scores(label, "test")])
+    taus, found = profiles(board, [label for label in board.labels if board.scores(label, "test")])
     if not found:
         return None
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 4.5), constrained_layout=True)
     for label, band in found.items():
-        axes.plot(TAUS, band.value, color=colour(label), label=method_title(label))
-        axes.fill_between(TAUS, band.low, band.high, color=colour(label), alpha=0.15, linewidth=0)
+        axes.plot(taus, band.value, color=colour(label), label=method_title(label))
+        axes.fill_between(taus, band.low, band.high, color=colour(label), alpha=0.15, linewidth=0)
     axes.set(xlabel="min-max normalised return on unseen levels", ylabel="share of runs above it", ylim=(0, 1.02))
     axes.legend(frameon=False, fontsize=8)
     figure.suptitle(f"Performance profiles, {_seeds(board, tuple(found))}", fontsize=10)

@@ -20,6 +20,12 @@ SCORE = "PPO-normalised score"
 MAIN = ("ppo", "ucb-drac", "plr", "daac", "ppg", "dcpg", "ddcpg")
 DYNAMICS = ("dcpg", "dcpg+f", "dcpg+i", "dcpg+fi", "ddcpg")
 BOTH = ("train", "test")
+SUBJECTS = {
+    "table1": "Mean returns on unseen levels", "table2": "Learning dynamics beside DCPG's value",
+    "table3": "PPG with a regularised value", "table6": "DAAC and IDAAC", "table7": "Mean returns on training levels",
+    "table8": "One network or two", "table9": "Learning dynamics, on training and unseen levels",
+    "table10": "Wrong actions that the discriminator believes", "table11": "Learning dynamics beside PPG and DCPG",
+}  # fmt: skip
 LEVELS = {"train": "training levels", "test": "unseen levels"}
 MISPRINT = (
     "The paper's own Table 8 prints 152.7 ± 4.4 for DCPG on training levels, which is DDCPG's figure; everywhere else "
@@ -136,7 +142,8 @@ def normalised_scores(
     scores = {}
     try:
         for label in present:
-            score = ppo_normalised_score(board.scores(label, split, games), found.ppo)
+            compute = partial(ppo_normalised_score, board.scores(label, split, games), found.ppo)
+            score = board.once(("normalised", label, split, *games), compute)
             scores[label] = score if _same_seeds(board, label, games) else NormalisedScore(*_ends(score), None)
     except BadInput as error:
         return {}, [], [f"No PPO-normalised score: {error}"]
@@ -180,12 +187,13 @@ def _returns(board: Board, *, name: str, split: str, methods: tuple[str, ...]) -
     rows = [*map(game_title, games), *([SCORE] if scores else [])]
     for label in labels if scores else []:
         cells[SCORE, method_title(label)] = _score_cell(board, scores, shared, label, split)
-    what = f"Mean returns on {LEVELS[split]}"
-    return Table(name, _title(name, what), "game", [*map(method_title, labels)], rows, cells, _notes(board, notes))
+    return Table(name, _title(name), "game", [*map(method_title, labels)], rows, cells, _notes(board, notes))
 
 
 def _scores(board: Board, *, name: str, splits: tuple[str, ...], methods: tuple[str, ...]) -> Table | None:
-    """Tables 2, 3, 6, 8, 9 and 11: normalised scores of a few methods."""
+    """Tables 2, 3, 6, 8, 9 and 11: normalised scores of a few methods; one alone is no comparison."""
+    if sum(bool(board.scores(m, "test")) for m in methods) < 2:
+        return None
     labels, cells, notes, rows = list(methods), dict[tuple[str, str], Cell](), list[str](), list[str]()
     for split in splits:
         scores, games, why = normalised_scores(board, labels, split)
@@ -199,7 +207,7 @@ def _scores(board: Board, *, name: str, splits: tuple[str, ...], methods: tuple[
         return None
     if name == "table8":
         notes.append(MISPRINT)
-    return Table(name, _title(name, SCORE), SCORE, [*map(method_title, labels)], rows, cells, _notes(board, notes))
+    return Table(name, _title(name), SCORE, [*map(method_title, labels)], rows, cells, _notes(board, notes))
 
 
 def _score_cell(board: Board, scores: dict[str, NormalisedScore], games: list[str], label: str, split: str) -> Cell:
@@ -236,12 +244,11 @@ def _ood_actions(board: Board, *, name: str, methods: tuple[str, ...], game: str
     if not some:
         return None
     notes = [f"{game_title(game)}, training levels; the deviation beside a mean is over transitions."]
-    what = "Wrong actions that the discriminator believes"
-    return Table(name, _title(name, what), "", [*map(method_title, methods)], rows, cells, _notes(board, notes), 2)
+    return Table(name, _title(name), "", [*map(method_title, methods)], rows, cells, _notes(board, notes), 2)
 
 
-def _title(name: str, what: str) -> str:
-    return f"Table {name.removeprefix('table')}. {what}"
+def _title(name: str) -> str:
+    return f"Table {name.removeprefix('table')}. {SUBJECTS[name]}"
 
 
 def _notes(board: Board, notes: list[str]) -> list[str]:

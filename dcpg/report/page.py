@@ -1,0 +1,41 @@
+"""The page: one file that needs nothing else, with its data, its charts' library and its styles inside."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from importlib import resources
+from typing import Any
+
+
+def page(data: dict[str, Any]) -> str:
+    """The page that shows `data`."""
+    from plotly.offline import get_plotlyjs
+
+    plain = json.dumps(data, allow_nan=False)
+    stamp = {"made": time.strftime("%Y-%m-%d %H:%M", time.localtime()), "version": version_of(data)}
+    parts = {
+        "STYLE": asset("page.css"),
+        "PLOTLY": get_plotlyjs(),
+        "SCRIPT": asset("page.js"),
+        # a closing tag inside the data would end the element that carries it
+        "DATA": plain.replace("<", "\\u003c"),
+        "STAMP": json.dumps(stamp),
+    }
+    pieces = asset("page.html").split("{{")
+    found = [pieces[0]]
+    for piece in pieces[1:]:
+        name, rest = piece.split("}}", 1)
+        found += [parts[name], rest]
+    return "".join(found)
+
+
+def version_of(data: dict[str, Any]) -> str:
+    """Changes whenever what is shown does."""
+    return hashlib.sha256(json.dumps(data).encode()).hexdigest()[:16]
+
+
+def asset(name: str) -> str:
+    """A part of the page as it lies in the package."""
+    return (resources.files("dcpg.report") / "assets" / name).read_text(encoding="utf-8")
