@@ -1,7 +1,8 @@
-"""A trained agent from a run's directory."""
+"""A trained agent, from a run's directory or from an export of one."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,9 @@ from dcpg.rollout import Actor, sample_actions
 from dcpg.rundir import RunDirectory
 from dcpg.seeding import generator
 
+EXPORT = "export"  # the key of config.json that makes a folder an export, and tells its moment
+WEIGHTS = "model.safetensors"
+
 
 @dataclass(frozen=True)
 class Moment:
@@ -39,7 +43,8 @@ class Agent:
     """A policy that acts."""
 
     def __init__(self, config: Config, moment: Moment, env: VectorEnv) -> None:
-        self.config, self.normaliser, self.steps, self.k = config, moment.normaliser, moment.steps, moment.k
+        self.config, self.moment = config, moment
+        self.normaliser, self.steps, self.k = moment.normaliser, moment.steps, moment.k
         self.method, self.shape, self.env = config.declared(), env.shape, env
         network = build_network(config, env.shape, env.num_actions)
         if moment.weights is not None:
@@ -74,11 +79,14 @@ class Agent:
 
 
 def load(directory: str | Path, at: int | None = None, maker: EnvMaker | None = None) -> Agent:
-    """The agent of a run: its newest valid checkpoint, the milestone at so many steps, or the untrained one (0)."""
+    """The agent of a run: its newest valid checkpoint, the milestone at so many steps, or the untrained one (0).
+
+    A folder that `dcpg export` wrote holds one agent alone.
+    """
     run = RunDirectory(Path(directory))
     config = from_json(run.read_config(), run.config)
     torch.set_num_threads(config.machine.threads)
-    moment = _newest(run) if at is None else _milestone(run, at) if at else _untrained(run, config)
+    moment = find(run, config, at)
     env = make_one(config, maker)
     env.close()
     try:
@@ -87,13 +95,37 @@ def load(directory: str | Path, at: int | None = None, maker: EnvMaker | None = 
         raise NoValidCheckpoint(f"{directory}: {error}.") from None
 
 
+def find(run: RunDirectory, config: Config, at: int | None = None) -> Moment:
+    """The weights that `load` takes."""
+    if EXPORT in run.read_config():
+        return _exported(run, at)
+    return _newest(run) if at is None else _milestone(run, at) if at else _untrained(run, config)
+
+
 def newest_weights(directory: Path) -> bytes:
-    """The weights of a run's newest valid checkpoint."""
+    """The weights of a run's newest valid checkpoint, or of an export."""
     run = RunDirectory(directory)
-    run.read_config()
-    weights = _newest(run).weights
+    weights = (_exported(run) if EXPORT in run.read_config() else _newest(run)).weights
     assert weights is not None
     return weights
+
+
+def _exported(run: RunDirectory, at: int | None = None) -> Moment:
+    """The one moment of an export; its weights must be those that were exported."""
+    try:
+        about = run.read_config()[EXPORT]
+        weights = (run.path / WEIGHTS).read_bytes()
+        if hashlib.sha256(weights).hexdigest() != about["sha256"]:
+            raise ValueError(f"{WEIGHTS} does not have the hash that config.json names")
+        normaliser = RewardNormaliser.restored(about["normaliser"])
+        steps, k = int(about["steps"]), int(about["evaluation"])
+    except OSError as error:
+        raise NoValidCheckpoint(f"{run.path} is a damaged export ({WEIGHTS}: {error.strerror}).") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise NoValidCheckpoint(f"{run.path} is a damaged export ({error}).") from None
+    if at not in (None, steps):
+        raise BadInput(f"{run.path} is an export, with the weights at {steps} steps alone; leave --at out.")
+    return Moment(weights, normaliser, steps, k)
 
 
 def _newest(run: RunDirectory) -> Moment:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -77,7 +79,7 @@ def evaluate(
     env: MakeEnv | None = None,
     test_env: MakeEnv | None = None,
 ) -> dict[str, Any]:
-    """Play on training levels, unseen levels, or each level of a range such as "0-19" exactly once."""
+    """Play on training levels, unseen levels, or each level of a list such as "0-19,120" exactly once."""
     maker = EnvMaker(env, test_env) if env is not None else None
     agent = _agent.load(_directory(run), at, maker)
     return evaluate_agent(agent, levels, episodes, greedy, maker)
@@ -128,14 +130,22 @@ def evaluate_agent(
 
 
 def level_range(text: str) -> list[int]:
-    """The levels of "A-B" (both included) or of a single "A"."""
-    first, dash, last = text.partition("-")
-    if not first.isdigit() or (dash and not last.isdigit()):
-        raise BadInput(f"levels must be train, test or a range such as 0-19; got {text!r}.")
-    a, b = int(first), int(last or first)
-    if b < a or b >= 2**31 - 1 or b - a >= 100_000:
-        raise BadInput(f"levels {text!r} must go upwards, below 2147483647, and hold at most 100,000 levels.")
-    return list(range(a, b + 1))
+    """The levels of "3,17,120-122": numbers and ranges A-B (both ends included), each level once, in this order."""
+    chosen: list[int] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"([0-9]{1,10})(?:-([0-9]{1,10}))?", part.strip())
+        if found is None:
+            raise BadInput(
+                f"levels must be train, test, a range such as 0-19 or a list such as 3,17,120-122; got {text!r}."
+            )
+        a, b = int(found[1]), int(found[2] or found[1])
+        if b < a or b >= 2**31 - 1 or len(chosen) + b - a >= 100_000:
+            raise BadInput(f"levels {text!r} must go upwards, below 2147483647, and hold at most 100,000 levels.")
+        chosen += range(a, b + 1)
+    if len(set(chosen)) < len(chosen):
+        twice = next(level for level, count in Counter(chosen).items() if count > 1)
+        raise BadInput(f"levels {text!r} name level {twice} more than once; each level is played once.")
+    return chosen
 
 
 def _directory(run: Run | str | Path) -> Path:
@@ -143,15 +153,15 @@ def _directory(run: Run | str | Path) -> Path:
 
 
 def recorded_levels(agent: Agent, levels: str) -> list[int]:
-    """The levels of a video: of a range, or four of the training levels or of unseen ones."""
+    """The levels of a video: those that were chosen, or four of the training levels or of unseen ones."""
+    c = agent.config
+    if c.game.startswith(OWN):
+        raise BadInput("Videos are made on Procgen only.")
     if levels not in ("train", "test"):
         chosen = level_range(levels)
         if len(chosen) > 9:
             raise BadInput(f"A video shows at most nine levels side by side; {levels!r} has {len(chosen)}.")
         return chosen
-    c = agent.config
-    if c.game.startswith(OWN):
-        raise BadInput("Videos are made on Procgen only.")
     env = splits(c, None)[levels](4, agent.k)
     _, seeds = env.observe()
     env.close()

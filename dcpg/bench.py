@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from dcpg import snapshot
 from dcpg.algorithm import Algorithm
+from dcpg.analysis.stiffness import stiffness as measure_stiffness
 from dcpg.batch import Batch
 from dcpg.buffer import Buffer, compress
 from dcpg.build import build_network
@@ -54,6 +55,8 @@ TURNS = 3
 WARM_UP = -1  # a turn that is not counted: memory and kernels are made ready
 ACTING_STEPS = 16  # steps of all environments in one turn
 NAIVE_FRAMES = 1024  # an auxiliary minibatch
+STIFFNESS_STATES = 1024  # a sample of the states of a measurement; memory and time per state do not depend on them
+PAPER_STATES = 16_384  # of a measurement in the paper
 DEFAULT_METHODS = ("ppo", "ppg", "dcpg", "ddcpg")
 PARTS = ("acting", "environment", "policy", "auxiliary", "segments", "other")
 
@@ -237,7 +240,8 @@ class Measurement:
         for turn in (WARM_UP, *range(TURNS)):
             for work in works:
                 self.meter.measure(work, turn, forward)
-        return self._result(works, peak_gb(), self.naive())
+        peak = peak_gb()
+        return {**self._result(works, peak, self.naive()), "stiffness": self.stiffness()}
 
     def collection(self) -> Iterator[Work]:
         """Acting, the environments, and what is computed once a rollout."""
@@ -337,6 +341,28 @@ class Measurement:
 
         naive()
         return statistics.median(_timed(naive)(turn) / _timed(ours)(turn) for turn in range(TURNS))
+
+    def stiffness(self) -> dict[str, float]:
+        """A measurement of value stiffness, against a training pass of the same value network on the same states."""
+        head, chunk = self.method.advantages, self.config.machine.chunk
+        count = min(STIFFNESS_STATES, self.config.rollout_size)
+        frames = self.tau.frames[:-1].flatten(0, 1)[:count]
+        returns = self.tau.returns[head].flatten()[:count]
+        encoder = self.network.get_submodule(self.network.stands_on[head])
+
+        def training_pass() -> None:
+            for part, target in zip(torch.split(frames, chunk), torch.split(returns, chunk), strict=True):
+                value = self.network.get_submodule(head)(encoder(part)).squeeze(1)
+                (0.5 * (value - target).square()).sum().backward()
+            self.network.zero_grad()
+
+        measure = _timed(lambda: measure_stiffness(self.network, head, frames, returns, chunk))
+        training_pass()
+        turns = [(measure(turn), _timed(training_pass)(turn)) for turn in range(TURNS)]
+        return {
+            "training_passes": statistics.median(ours / theirs for ours, theirs in turns),
+            "seconds": statistics.median(ours for ours, _ in turns) * PAPER_STATES / count,
+        }
 
     @property
     def forward_mflop(self) -> float:
@@ -478,6 +504,7 @@ def shown(found: dict[str, Any]) -> str:
         "GB (B short)": "peak_memory_gb", "matmul": "matmul_gflops",
     }  # fmt: skip
     rest = {name: [m[key] for key in columns.values()] for name, m in methods.items()}
+    stiff = {name: [m["stiffness"][key] for key in ("training_passes", "seconds")] for name, m in methods.items()}
     rate = f"{machine['matmul_gflops']:.0f} GFLOP/s in a matrix multiply"
     return "\n".join(
         [
@@ -488,6 +515,8 @@ def shown(found: dict[str, Any]) -> str:
             *_table(ratios, shares, "14.0%"),
             "",
             *_table(columns, rest, "14.2f"),
+            f"\na measurement of value stiffness on {PAPER_STATES:,} states",
+            *_table(("training passes", "seconds"), stiff, "16.2f"),
             *_discriminator(methods),
         ]
     )

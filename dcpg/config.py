@@ -329,7 +329,7 @@ def from_json(plain: Mapping[str, Any], where: Path | str = "config.json") -> Co
             "algorithm": METHODS[name].settings(), "env": Env(), "levels": Levels(), "drac": DrAC(), "network": Net(),
             "evaluation": Evaluation(), "checkpoints": Checkpoints(), "machine": Machine(),
         }  # fmt: skip
-        values = {k: v for k, v in plain.items() if k not in ("schema", "init", "versions")}
+        values = {k: v for k, v in plain.items() if k not in ("schema", "init", "versions", "export")}
         _complete(values, Config)
         for key, section in sections.items():
             _complete(values[key], type(section), f"{key}.")

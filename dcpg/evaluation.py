@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dcpg.config import Config
 from dcpg.envs.base import Step, VectorEnv
@@ -64,6 +65,17 @@ class Protocol:
         return cls(method.advantages, gamma, config.evaluation.max_steps, greedy)
 
 
+@dataclass(frozen=True)
+class Turn:
+    """One step as an onlooker sees it: what the agent said of the states that were before it, and what came of it."""
+
+    playing: NDArray[np.bool_]  # [N], whose first episode was still going on
+    log_policy: Tensor  # float32 [playing, actions]
+    values: Tensor  # float32 [playing], V of the protocol's head
+    actions: NDArray[np.int64]  # [N], meaningless where nobody plays
+    step: Step
+
+
 def play(
     env: VectorEnv,
     actor: Actor,
@@ -71,7 +83,7 @@ def play(
     protocol: Protocol,
     key: tuple[int, str, str, int],  # (seed, "eval", split, k)
     between_steps: Callable[[], None] = lambda: None,
-    on_step: Callable[[Step, NDArray[Any]], None] = lambda step, playing: None,  # with who was still playing
+    watch: Callable[[Turn], None] | None = None,
 ) -> Episodes:
     """Play the first episode of every environment; only unfinished ones go through the network."""
     n = env.num_envs
@@ -87,8 +99,10 @@ def play(
         if t % TABLE == 0:
             g = generator(*key, t // TABLE)
             noise = torch.rand(TABLE, n, generator=g, dtype=torch.float64)
-        if t > 0:
+        if t > 0 and watch is None:  # the value heads are asked only for an onlooker
             log_policy = actor.log_policy(frames[alive])
+        elif t > 0:
+            log_policy, values = actor(frames[alive])
         actions = np.zeros(n, np.int64)
         rows = torch.from_numpy(alive)
         chosen = log_policy.argmax(1) if protocol.greedy else sample_actions(log_policy, noise[t % TABLE][rows])
@@ -102,7 +116,8 @@ def play(
         true[live] += PAPER_GAMMA**t * scaled[live]
         true_own[live] += protocol.gamma**t * scaled[live]
         lengths[live] += 1
-        on_step(step, alive)
+        if watch is not None:
+            watch(Turn(alive, log_policy, values[protocol.head], actions, step))
         alive = alive & ~step.dones
         frames = step.frames
         if not alive.any():

@@ -108,6 +108,8 @@ def test_passes_are_counted(name: str, mflop: float, monkeypatch: pytest.MonkeyP
         share = mflop - 61 * encoders
         assert result["ratio"]["training_pass"] == pytest.approx(share / ms["policy"] / 100, rel=2e-3)
     assert result["matmul_gflops"] == pytest.approx(100)
+    assert result["stiffness"]["training_passes"] > 0
+    assert result["stiffness"]["seconds"] > 0
     assert all(v >= 0 for v in ms.values())
     assert (ms["auxiliary"] > 0) == bool(resolve(name, "maze").declared().auxiliary_phase)
     assert result["peak_memory_gb"] > 0.1

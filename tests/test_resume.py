@@ -60,10 +60,11 @@ def stopping(run: Path, after: Callable[[], int], **more: Any) -> list[str]:
 # ten levels of bossfight, whose episodes end soon: all are scored after two rollouts and replayed from then on
 REPLAY = {"levels.sampler": "prioritised", "levels.seeds": "2,7,11,17,36,43,47,5,23,30"}
 ARMS = {"augment": "ucb", "drac.c": 5}  # a bandit that tries another arm after each rollout
-MORE = {"plr": REPLAY, "ucb-drac": ARMS, "ddcpg, both": REPLAY | ARMS}
+MEASURED = {"analyse": "stiffness,ood-actions", "analyse_every": 3, "machine.chunk": 32}
+MORE = {"plr": REPLAY, "ucb-drac": ARMS, "ddcpg, both": REPLAY | ARMS, "ddcpg, measured": MEASURED}
 
 
-@pytest.mark.parametrize("case", [*METHODS, "ddcpg, both"])
+@pytest.mark.parametrize("case", [*METHODS, "ddcpg, both", "ddcpg, measured"])
 def test_stopped_anywhere_and_resumed_equals_undisturbed(case: str, tmp_path: Path) -> None:
     name, more = case.split(",", maxsplit=1)[0], TINY | MORE.get(case, {})
     game, steps = ("bossfight", 768) if "levels.seeds" in more else ("starpilot", 512)
@@ -74,6 +75,8 @@ def test_stopped_anywhere_and_resumed_equals_undisturbed(case: str, tmp_path: Pa
         assert sum(len(row["episode_levels"]) for row in rows[-3:]) > 3
     if "augment" in more:
         assert len({row["augmentation"] for row in rows}) > 3
+    if "analyse" in more:
+        assert [{"stiffness", "ood_actions"} <= set(row) for row in rows] == [True, False, False, True]
     config = resolve(name, game, preset="tiny", steps=steps, seed=1, settings=more)
     part = tmp_path / "part"
     directory = RunDirectory(part)

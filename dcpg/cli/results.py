@@ -9,14 +9,13 @@ from typing import Annotated
 import typer
 
 from dcpg.cli.options import At, Directory, Json, app
-from dcpg.errors import BadInput
 
 
 @app.command("eval")
 def evaluate(
     directory: Directory,
     levels: Annotated[
-        str, typer.Option(help="train, test (unseen), or a range A-B, each level exactly once.")
+        str, typer.Option(help="train, test (unseen), or levels such as 0-19 or 3,17,120-122, each exactly once.")
     ] = "test",
     episodes: Annotated[
         int | None, typer.Option(help="Episodes for train and test. (default: the run's, 100)", min=1)
@@ -58,11 +57,17 @@ def evaluate(
 @app.command()
 def record(
     directory: Directory,
-    levels: Annotated[str, typer.Option(help="train, test (unseen), or a range A-B.")] = "test",
+    levels: Annotated[
+        str, typer.Option(help="train or test (unseen), four of them; or up to nine such as 3,17,120-122.")
+    ] = "test",
     at: At = None,
     out: Annotated[Path | None, typer.Option(help="FILE.mp4 or FILE.gif. (default: DIR/replay.mp4)")] = None,
 ) -> None:
-    """Make a video of a run's agent, up to nine levels side by side."""
+    """Make a video of a run's agent, up to nine levels side by side.
+
+    Beside each game stand the return so far, the value estimate V(s) with its curve (in normalised rewards, as it was
+    trained), and the policy with the action that was taken.
+    """
     from dcpg import video
     from dcpg.agent import load
     from dcpg.api import recorded_levels
@@ -70,14 +75,29 @@ def record(
 
     target = out if out is not None else directory / "replay.mp4"
     agent = load(directory, at)
-    if target.suffix not in (".mp4", ".gif"):
-        raise BadInput(f"A video ends in .mp4 or .gif; got {target.name!r}.")
-    if not target.parent.is_dir():
-        raise BadInput(f"There is no folder {target.parent} to write {target.name} into.")
+    video.check_target(target)
     chosen = recorded_levels(agent, levels)
     print(f"{len(chosen)} episodes on this machine: about {duration(playing(agent, len(chosen)))}.")
-    frames, returns = video.play(agent, chosen)
-    video.write(frames, target)
-    for level, value in zip(chosen, returns, strict=True):
-        print(f"level {level}: return {value:g}")
+    played = video.record(agent, chosen, target)
+    for level, value, length in zip(chosen, played.returns, played.lengths, strict=True):
+        print(f"level {level}: return {value:g} in {length} steps")
     print(f"Video: {target}")
+
+
+@app.command()
+def export(
+    directory: Directory,
+    out: Annotated[Path | None, typer.Option(help="The folder to write. (default: DIR/export)")] = None,
+    at: At = None,
+) -> None:
+    """Export a run's agent as a folder to publish: weights, configuration, model card and a video.
+
+    The layout is Hugging Face's. `dcpg eval`, `dcpg record` and `dcpg.load` open the folder as they open a run.
+    """
+    import shlex
+
+    from dcpg.export import write
+
+    folder = write(directory, out, at, print)
+    print(f"Export: {folder}")
+    print(f"To publish it, with Hugging Face's own client: hf upload USER/NAME {shlex.quote(str(folder))}")

@@ -15,7 +15,7 @@ from dcpg.report.figures import aggregates, colour, improvement, papers_aggregat
 from dcpg.report.levels import level_map
 from dcpg.report.missing import Missing
 from dcpg.report.paper import game_title, method_title
-from dcpg.report.records import Problem, Record
+from dcpg.report.records import Problem, Record, papers_setting
 from dcpg.report.stiff import Stiff
 from dcpg.report.tables import Table, normalised_scores
 from dcpg.settings import dotted
@@ -193,10 +193,7 @@ def _yardstick(records: list[Record]) -> list[dict[str, Any]]:
 
 
 def _paper_sizes(record: Record) -> bool:
-    from dcpg.config import resolve
-    from dcpg.report.records import setting_of
-
-    usual = setting_of(resolve("ppo", "bigfish"))
+    usual = papers_setting()
     return (record.setting.levels, record.setting.rest) == (usual.levels, usual.rest)
 
 

@@ -102,6 +102,8 @@ def _write_figures(figures: Mapping[str, Any], out: Path) -> list[Path]:
 
     files = []
     for name, figure in figures.items():
+        figure.draw_without_rendering()  # lays the panels out, once for both files
+        figure.set_layout_engine("none")
         for ending in ("png", "pdf"):
             data = io.BytesIO()
             figure.savefig(data, format=ending, dpi=120)

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,7 @@ class Setting:
     @property
     def is_paper_size(self) -> bool:
         """Whether the paper's own figures can be set beside such runs."""
-        paper = setting_of(resolve("ppo", "bigfish"))
-        return (self.steps, self.levels, self.rest) == (paper.steps, paper.levels, paper.rest)
+        return self == papers_setting()
 
 
 def setting_of(config: Config) -> Setting:
@@ -62,10 +61,20 @@ def setting_of(config: Config) -> Setting:
     return Setting(config.rollouts * config.rollout_size, config.preset, levels, rest)
 
 
+@cache
+def papers_setting() -> Setting:
+    """The paper's own."""
+    return setting_of(resolve("ppo", "bigfish"))
+
+
+@cache
+def _usual(method: str, preset: str) -> dict[str, Any]:
+    return {name: value for name, value, _ in dotted(resolve(method, "bigfish", preset=preset))}
+
+
 def variant_of(config: Config) -> str:
     """The method's name, and what was set otherwise than the method and the preset have it."""
-    plain = resolve(config.method, config.game, preset=config.preset)
-    usual = {name: value for name, value, _ in dotted(plain)}
+    usual = _usual(config.method, config.preset)
     other = [
         f"{name.rsplit('.', 1)[-1]}={value}"
         for name, value, _ in dotted(config)
