@@ -2,6 +2,7 @@
 #   make train        set everything up, train DCPG for a few minutes, evaluate, make a video and a picture
 #   make test         set everything up, run linters, types and tests (under 10 minutes)
 #   make test-faults  the longer kill and fault tests (under 25 minutes)
+#   make docs         set everything up, build the documentation as a site in the folder site
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 VENV := .venv
@@ -11,7 +12,7 @@ STEPS ?= 400000
 SEED ?= 0
 OUT ?= runs/$(GAME)-dcpg-$(SEED)
 
-.PHONY: setup train test test-faults lint format clean
+.PHONY: setup train test test-faults docs lint format clean
 
 setup: $(VENV)/.installed
 
@@ -47,5 +48,9 @@ test: lint
 test-faults: setup
 	$(BIN)/python -m pytest -m faults
 
+docs: setup
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict
+	@echo "Site: site/index.html   With search: $(BIN)/python -m http.server -d site -b 127.0.0.1 8000"
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build site *.egg-info

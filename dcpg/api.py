@@ -1,4 +1,4 @@
-"""The Python calls: `dcpg.train`, `dcpg.resume`, `dcpg.evaluate`, `dcpg.load`."""
+"""The Python calls: `dcpg.train`, `dcpg.resume`, `dcpg.evaluate`, `dcpg.analyse`, `dcpg.load`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from dcpg.agent import Agent
 from dcpg.config import OWN, resolve
 from dcpg.envs.make import EnvMaker, make_levels, splits
 from dcpg.errors import BadInput
-from dcpg.evaluation import Protocol, play
+from dcpg.evaluation import ROUND, Protocol, play
 from dcpg.launch import Run
 from dcpg.watcher import Watcher
 
 MakeEnv = Callable[[int, int], Any]  # (num_envs, seed) -> Gymnasium vector environment
-ROUND = 100  # levels that are played side by side
 
 
 def train(
@@ -83,6 +82,24 @@ def evaluate(
     maker = EnvMaker(env, test_env) if env is not None else None
     agent = _agent.load(_directory(run), at, maker)
     return evaluate_agent(agent, levels, episodes, greedy, maker)
+
+
+def analyse(
+    run: Run | str | Path,
+    analysis: str,
+    *,
+    states: int | None = None,
+    levels: int | None = None,
+    episodes: int | None = None,
+    at: int | None = None,
+    env: MakeEnv | None = None,
+    test_env: MakeEnv | None = None,
+) -> dict[str, Any]:
+    """The paper's analyses: "stiffness", "values", "ood-actions", and "levels"; kept in the run's folder `analysis`."""
+    from dcpg.analysis.offline import analyse as measure
+
+    maker = EnvMaker(env, test_env) if env is not None else None
+    return measure(_directory(run), analysis, states, levels, episodes, at, maker)
 
 
 def evaluate_agent(

@@ -22,6 +22,7 @@ from dcpg.rollout import Actor, sample_actions
 from dcpg.seeding import generator
 
 PAPER_GAMMA = 0.999  # the discount of the paper's true values, whatever a method trains with
+ROUND = 100  # levels that are played side by side
 TABLE = 256  # steps of acting noise that are drawn at once
 
 

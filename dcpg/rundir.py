@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import shutil
 import socket
+import stat
 import time
 from pathlib import Path
 from typing import IO, Any
 
 from dcpg.errors import BadInput, StorageFailed
 
+MOST_CONFIGURATION = 16_000_000  # bytes: a list of all levels that a run may have
 FOREIGN_PATIENCE = 60.0  # seconds that another host's heartbeat must stand still before its lock is taken over
 
 
@@ -41,6 +44,18 @@ def write_atomic(path: Path, data: bytes) -> None:
     write_durable(temporary, data)
     os.replace(temporary, path)
     fsync_dir(path.parent)
+
+
+def read_regular(path: Path, most: int | None = None) -> bytes:
+    """A plain file's bytes. A link could name any file, and a pipe would never end: both are an OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(fd, "rb") as file:
+        state = os.fstat(fd)
+        if not stat.S_ISREG(state.st_mode):
+            raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+        if most is not None and state.st_size > most:
+            raise OSError(errno.EFBIG, f"it has {state.st_size:,} bytes, which is too much", str(path))
+        return file.read()
 
 
 def dump(value: Any, *, indent: int | None = None) -> bytes:
@@ -95,7 +110,7 @@ class Rows:
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a JSON-lines file, up to the first line that is torn or not a row."""
     rows = []
-    for line in path.read_bytes().splitlines(keepends=True) if path.exists() else []:
+    for line in read_regular(path).splitlines(keepends=True) if path.exists() else []:
         try:
             row = json.loads(line)
         except ValueError:
@@ -260,7 +275,7 @@ class RunDirectory:
             if part.is_symlink():
                 raise BadInput(f"{part} is a link; a run's files must be in its own directory.")
         try:
-            plain = json.loads(self.config.read_bytes())
+            plain = json.loads(read_regular(self.config, MOST_CONFIGURATION))
         except FileNotFoundError:
             raise BadInput(f"{self.path} holds no run: config.json is missing.") from None
         except (OSError, ValueError) as error:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -13,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dcpg
-from dcpg import analysis
+from dcpg import analysis, export
 from dcpg.agent import load
 from dcpg.analysis import offline
 from dcpg.analysis.actions import MOVES, NO_OP, SPECIAL_ACTIONS, Counts, believed_actions
+from dcpg.analysis.pictures import hardest_and_easiest
 from dcpg.analysis.sample import rollouts
 from dcpg.analysis.stiffness import stiffness
 from dcpg.config import resolve
@@ -38,6 +40,10 @@ def ddcpg_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = TINY | {"analyse": "stiffness,ood-actions"}
     dcpg.train("ddcpg", game="bigfish", preset="tiny", steps=512, seed=2, out=out, settings=settings)
     return out
+
+
+def make(num_envs: int, seed: int) -> gymnasium.vector.VectorEnv:
+    return gymnasium.make_vec("CartPole-v1", num_envs=num_envs, vectorization_mode="sync")
 
 
 # -- wrong actions
@@ -223,7 +229,7 @@ def test_levels_are_played_once_each(ddcpg_run: Path) -> None:
     for split in ("train", "test"):
         by_level = dict(zip(found[split]["levels"], found[split]["returns"], strict=True))
         assert found[split]["unsolved"] == [level for level, r in by_level.items() if r == 0]
-        hard, easy = offline.hardest_and_easiest(found, split)
+        hard, easy = hardest_and_easiest(found, split)
         returns = found[split]["returns"]
         assert [returns[i] for i in hard] == sorted(returns)[:3]
         assert [returns[i] for i in easy] == sorted(returns)[::-1][:3]
@@ -266,4 +272,27 @@ def test_what_cannot_be_analysed_is_refused_in_a_sentence(tmp_path: Path, capsys
     assert (code, "no evaluation" in said) == (2, True)
     code, _, said = command(capsys, "analyse", "stiffness", str(tmp_path / "nothing"))
     assert (code, "no run" in said) == (2, True)
+    code, _, said = command(capsys, "analyse", "values", str(out), "--states", "9")
+    assert (code, "states means nothing to values" in said) == (2, True)
+    (out / "eval.jsonl").write_text('{"steps": 128, "train_return": "much"}\n')
+    code, _, said = command(capsys, "analyse", "values", str(out))
+    assert (code, "'much', not a number" in said) == (2, True)
     assert not (out / "analysis").exists()
+
+
+def test_an_export_is_analysed_as_its_run_is(ddcpg_run: Path, tmp_path: Path) -> None:
+    folder = export.write(ddcpg_run, tmp_path / "export")
+    found = dcpg.analyse(folder, "ood-actions", states=100)
+    assert found == dcpg.analyse(ddcpg_run, "ood-actions", states=100)
+    at_start = dcpg.analyse(ddcpg_run, "stiffness", states=100, at=0)
+    assert at_start["steps"] == 0
+    assert (ddcpg_run / "analysis" / "stiffness-000000000000.json").is_file()
+
+
+def test_an_environment_of_ones_own_is_analysed_from_python(tmp_path: Path) -> None:
+    run = dcpg.train("ddcpg", env=make, preset="tiny", steps=256, out=tmp_path / "own", settings=TINY)
+    assert dcpg.analyse(run, "stiffness", states=64, env=make)["states"] == 64
+    assert dcpg.analyse(run, "ood-actions", states=64, env=make)["left_out"] == 0
+    assert "test" not in dcpg.analyse(run, "values")
+    with pytest.raises(BadInput, match="only on Procgen"):
+        dcpg.analyse(run, "levels", env=make)

@@ -5,22 +5,27 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import dcpg
 from dcpg.cli import app, parse_settings
+from dcpg.cli.analysing import Analysis
 from dcpg.config import PRESETS, Config, origins, resolve
 from dcpg.errors import BadInput
 from dcpg.methods import METHODS
@@ -169,6 +174,12 @@ def test_the_index_links_every_method() -> None:
     assert {page.stem for page in (DOCS / "methods").glob("*.md")} == set(METHODS)
 
 
+def test_the_index_links_every_page() -> None:
+    text = (DOCS / "index.md").read_text()
+    named = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")} - {"index.md"}
+    assert [name for name in sorted(named) if f"]({name})" not in text] == []
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_the_methods_table_names_every_term_and_epoch(name: str) -> None:
     row = method_rows()[name]
@@ -257,6 +268,69 @@ def test_the_presets_page_lists_what_presets_set() -> None:
     assert table_rows(section(page, "All shared settings"))[1:] == shared
 
 
+@pytest.fixture(scope="module")
+def analysed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that measured itself."""
+    settings = {"analyse": "stiffness,ood-actions", "evaluation.max_steps": 20, "evaluation.episodes": 2}
+    out = tmp_path_factory.mktemp("docs") / "run"
+    return dcpg.train("ddcpg", game="bigfish", preset="tiny", steps=128, settings=settings, out=out).directory
+
+
+def keys_of(plain: dict[str, Any]) -> set[str]:
+    """Dotted; SPLIT stands for train and test."""
+    found = set()
+    for key, value in plain.items():
+        name = "SPLIT" if key in ("train", "test") else key
+        found |= {f"{name}.{below}" for below in value} if isinstance(value, dict) else {name}
+    return found
+
+
+@pytest.mark.parametrize("name", list(Analysis))
+def test_an_analysiss_page_lists_what_is_kept(name: str, analysed: Path) -> None:
+    sizes = {"stiffness": ["--states", "16"], "ood-actions": ["--states", "16"], "levels": ["--levels", "2"]}
+    result = CliRunner().invoke(app, ["analyse", name, str(analysed), "--json", *sizes.get(name, [])])
+    assert result.exit_code == 0, result.output
+    shared = table_rows((DOCS / "analyses/index.md").read_text().split("Every JSON file has")[1].split("\n## ")[0])
+    rows = table_rows(section(DOCS / f"analyses/{name}.md", "What is printed and kept"))
+    listed = [key for row in [*shared, *rows] for key in re.findall(r"`([\w.]+)`", row[0])]
+    assert len(set(listed)) == len(listed)
+    assert set(listed) == keys_of(json.loads(result.output))
+
+
+def test_the_analyses_pages_list_the_columns_of_a_run(analysed: Path) -> None:
+    (row,) = read_rows(analysed / "metrics.jsonl")
+    listed = [
+        column
+        for page in ("stiffness", "ood-actions")
+        for cells in table_rows(section(DOCS / f"analyses/{page}.md", "While a run trains"))[1:]
+        for column in re.findall(r"`(\w+)`", cells[0])
+    ]
+    assert listed == [column for column in row if column.startswith(("stiffness", "ood_actions"))]
+
+
+def test_the_analyses_pages_name_every_analysis_and_special_action() -> None:
+    from dcpg.analysis.actions import SPECIAL_ACTIONS
+    from dcpg.envs.procgen import GAMES
+
+    linked = re.findall(r"^\| \[([\w-]+)\]\(\1\.md\)", (DOCS / "analyses/index.md").read_text(), re.MULTILINE)
+    assert linked == list(Analysis)
+    assert {page.stem for page in (DOCS / "analyses").glob("*.md")} == {"index", *Analysis}
+    idle, special = table_rows(section(DOCS / "analyses/ood-actions.md", "The formula"))[1:]
+    assert set(re.findall(r"`(\w+)`", special[0])) == SPECIAL_ACTIONS
+    assert set(re.findall(r"`(\w+)`", idle[0])) == set(GAMES) - SPECIAL_ACTIONS
+
+
+def test_the_report_page_lists_every_table_and_figure() -> None:
+    from dcpg.report.make import NAMES
+    from dcpg.report.paper import method_title
+    from dcpg.report.tables import METHODS_OF_TABLES
+
+    rows = {row[0].strip("`"): row[2] for row in table_rows(section(DOCS / "report.md", "Tables and figures"))[1:]}
+    assert sorted(rows) == sorted(NAMES)
+    for name, methods in METHODS_OF_TABLES.items():
+        assert [m for m in methods if not re.search(rf"{re.escape(method_title(m))}(?![\w+])", rows[name])] == []
+
+
 def test_exit_codes_are_those_of_the_errors() -> None:
     from dcpg import errors
 
@@ -289,6 +363,18 @@ def test_every_command_that_a_page_shows_exists() -> None:
         assert set(shown_commands) <= known, page
 
 
+def test_every_command_line_that_a_page_shows_can_be_read() -> None:
+    """Its options exist and have values of their kind; nothing is started."""
+    commands: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
+    seen = 0
+    for page in PAGES:
+        for line in re.findall(r"^ {4,}dcpg ([a-z]+ .*)$", page.read_text(), re.MULTILINE):
+            name, *words = shlex.split(line, comments=True)
+            commands[name].make_context(name, words)
+            seen += 1
+    assert seen > 60
+
+
 def test_make_has_the_targets_that_the_pages_name() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page in PAGES:
@@ -304,7 +390,11 @@ def test_citation_names_this_version() -> None:
 def resolved(command: str) -> Config:
     """The configuration that a `dcpg train` command asks for."""
     words = iter(shlex.split(command, comments=True)[2:])
-    method, options, pairs = next(words), {"--game": "", "--preset": "paper"}, []
+    method, options, pairs = (
+        next(words),
+        {"--game": "", "--preset": "paper", "--steps": "", "--seed": "", "--out": ""},
+        [],
+    )
     for word in words:
         if word == "--set":
             pairs.append(next(words))
@@ -330,6 +420,13 @@ def test_what_combining_calls_refused_is_refused() -> None:
     for command in refused:
         with pytest.raises(BadInput):
             resolved(command)
+
+
+def test_the_commands_of_the_analyses_resolve() -> None:
+    text = (DOCS / "analyses/index.md").read_text()
+    configs = [resolved(command) for command in re.findall(r"^    (dcpg train .*)$", text, re.MULTILINE)]
+    assert [config.analyse for config in configs] == [("stiffness",), *[("stiffness", "ood-actions")] * 2]
+    assert [config.analyse_every for config in configs] == [8, 1, 8]
 
 
 @pytest.mark.parametrize("page", sorted((DOCS / "methods").glob("*.md")), ids=lambda page: page.stem)
@@ -478,3 +575,46 @@ def test_corridor_trains_evaluates_both_splits_and_resumes(corridor: ModuleType,
     assert again["returns"] == row["test_returns"]
     agent = dcpg.load(whole, env=corridor.make)
     assert 0 <= int(agent.act(np.zeros(agent.shape, np.uint8))) < 3
+
+
+# -- the site
+
+
+class Page(HTMLParser):
+    """What a page of the site points to."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links, self.loaded, self.pictures = list[str](), list[str](), list[str]()
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag == "a" and given.get("href"):
+            self.links.append(str(given["href"]))
+        elif tag == "link":
+            self.loaded.append(str(given["href"]))
+        elif tag in ("img", "script") and given.get("src"):
+            (self.pictures if tag == "img" else self.loaded).append(str(given["src"]))
+
+
+def test_the_site_is_built_strictly_and_whole(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "--quiet", "build", "--strict", "--site-dir", str(tmp_path)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+    pages = {path: Page(path) for path in tmp_path.rglob("*.html") if path.name != "404.html"}
+    beside = {"readme", "changelog", "contributing"}
+    written = {page.relative_to(DOCS).with_suffix("").as_posix() for page in DOCS.rglob("*.md")}
+    assert {path.relative_to(tmp_path).with_suffix("").as_posix() for path in pages} == written | beside
+    reached = {(tmp_path / unquote(link.split("#")[0])).resolve() for link in pages[tmp_path / "index.html"].links}
+    assert set(pages) <= reached
+
+    for path, page in pages.items():
+        assert [address for address in page.loaded + page.pictures if "//" in address] == [], path  # no network
+        targets = [t.split("#")[0] for t in page.links + page.loaded + page.pictures if "://" not in t]
+        assert [t for t in targets if t and not (path.parent / unquote(t)).exists()] == [], path
+    shown = {(path.parent / unquote(picture)).name for path, page in pages.items() for picture in page.pictures}
+    assert shown == {picture.name for picture in (DOCS / "images").iterdir()}
+    assert [path.name for path in tmp_path.rglob("*.py*")] == ["corridor.py"]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from torch import Tensor
+
 from dcpg.analysis import actions, stiffness
 from dcpg.config import Config
 from dcpg.methods import Method
@@ -15,16 +17,13 @@ from dcpg.networks import Network
 from dcpg.rollout import Rollout
 
 
-def measure_stiffness(
-    network: Network, method: Method, tau: Rollout, chunk: int, between_chunks: Callable[[], None] = lambda: None
-) -> stiffness.Stiffness:
-    """The stiffness of the value that gives the advantages, on the states of a rollout and their targets."""
-    frames = tau.frames[:-1].flatten(0, 1)
-    returns = tau.returns[method.advantages].flatten()
-    if not tau.valid.all():
-        valid = tau.valid.flatten()
-        frames, returns = frames[valid], returns[valid]
-    return stiffness.stiffness(network, method.advantages, frames, returns, chunk, between_chunks)
+def states_and_targets(tau: Rollout, head: str) -> tuple[Tensor, Tensor]:
+    """The states of a rollout [n, *observation] and a value head's targets [n]; dead steps have none."""
+    frames, returns = tau.frames[:-1].flatten(0, 1), tau.returns[head].flatten()
+    if tau.valid.all():
+        return frames, returns  # no copy
+    valid = tau.valid.flatten()
+    return frames[valid], returns[valid]
 
 
 def live(
@@ -34,7 +33,8 @@ def live(
     row: dict[str, float] = {}
     chunk = config.machine.chunk
     if "stiffness" in config.analyse:
-        row |= measure_stiffness(network, method, tau, chunk, between_chunks).row()
+        frames, returns = states_and_targets(tau, method.advantages)
+        row |= stiffness.stiffness(network, method.advantages, frames, returns, chunk, between_chunks).row()
     if "ood-actions" in config.analyse:
         count = network.get_submodule("policy").out_features
         assert isinstance(count, int)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 from typing import Any
 
 from dcpg.analysis.pictures import PICTURES
@@ -12,16 +11,16 @@ from dcpg.errors import StorageFailed
 from dcpg.rundir import RunDirectory, dump, write_atomic
 
 
-def keep(run: RunDirectory, config: Config, result: dict[str, Any]) -> Path:
-    """DIR/analysis/NAME.json and NAME.png."""
+def keep(run: RunDirectory, config: Config, result: dict[str, Any], name: str) -> None:
+    """DIR/analysis/NAME.json and NAME.png; of weights on the way, NAME has their steps."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    name = result["analysis"]
-    figure = PICTURES[name](result, config)
-    figure.suptitle(f"{config.method} on {config.game}, seed {config.seed}", fontsize=9, x=0.01, ha="left")
+    figure = PICTURES[result["analysis"]](result, config)
+    title = f"{config.method} on {config.game}, seed {config.seed}"
+    figure.suptitle(title, fontsize=9, x=0.01, ha="left", parse_math=False)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=120)
     plt.close(figure)
@@ -32,4 +31,3 @@ def keep(run: RunDirectory, config: Config, result: dict[str, Any]) -> Path:
         write_atomic(folder / f"{name}.png", picture.getvalue())
     except OSError as error:
         raise StorageFailed(f"{folder} cannot be written to ({error}).") from None
-    return folder / f"{name}.png"

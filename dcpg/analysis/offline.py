@@ -5,55 +5,98 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import add
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from dcpg import evaluation
-from dcpg.agent import Agent
+from dcpg.agent import Agent, load
+from dcpg.analysis import states_and_targets
 from dcpg.analysis.actions import HEAD, believed_actions
+from dcpg.analysis.keep import keep
 from dcpg.analysis.sample import rollouts
 from dcpg.analysis.stiffness import parameters_of, stiffness
-from dcpg.api import ROUND
-from dcpg.config import OWN
-from dcpg.envs.make import make_levels
+from dcpg.config import ANALYSES, OWN, from_json
+from dcpg.envs.make import EnvMaker, make_levels
 from dcpg.envs.procgen import ALL_LEVELS
-from dcpg.errors import BadInput
-from dcpg.rundir import RunDirectory, read_rows
+from dcpg.errors import BadInput, unknown
+from dcpg.evaluation import ROUND
+from dcpg.report.records import read_run, setting_of
+from dcpg.rundir import RunDirectory
 from dcpg.seeding import key
 
 Said = Callable[[str], None]
+STATES, LEVELS, EPISODES = 16_384, 200, 1  # one rollout of the paper; its training levels; episodes on each
 
 
-def stiffness_of(agent: Agent, run: RunDirectory, states: int) -> dict[str, Any]:
+def analyse(
+    directory: Path,
+    analysis: str,
+    states: int | None = None,
+    levels: int | None = None,
+    episodes: int | None = None,
+    at: int | None = None,
+    maker: EnvMaker | None = None,
+    say: Said = lambda text: None,
+) -> dict[str, Any]:
+    """Analyse a run and keep the result; what means nothing to an analysis is refused."""
+    if analysis not in ANALYSES:
+        raise unknown("analysis", analysis, ANALYSES)
+    given = {"states": states, "levels": levels, "episodes": episodes, "at": at}
+    takes = {"values": (), "levels": ("levels", "episodes", "at")}.get(analysis, ("states", "at"))
+    for name, value in given.items():
+        if value is not None and name not in takes:
+            raise BadInput(f"{name} means nothing to {analysis}; leave it out.")
+        if value is not None and value < (0 if name == "at" else 1):
+            raise BadInput(f"{name} must be at least 1; got {value}.")
+    run = RunDirectory(directory)
+    config = from_json(run.read_config(), run.config)
+    about: dict[str, Any] = {
+        "analysis": analysis, "method": config.method, "game": config.game, "seed": config.seed
+    }  # fmt: skip
+    if analysis == "values":
+        result = about | values_of(run)
+    else:
+        agent = load(directory, at, maker)
+        about["steps"] = agent.steps
+        if analysis == "levels":
+            result = about | levels_of(agent, levels or LEVELS, episodes or EPISODES, say)
+        else:
+            count = states or STATES
+            say(f"{count:,} states with the weights at {agent.steps:,} steps")
+            measure = stiffness_of if analysis == "stiffness" else ood_actions_of
+            result = about | measure(agent, run, count, maker)
+    keep(run, config, result, analysis if at is None else f"{analysis}-{at:012d}")
+    return result
+
+
+def stiffness_of(agent: Agent, run: RunDirectory, states: int, maker: EnvMaker | None = None) -> dict[str, Any]:
     """On fresh rollouts at the agent's parameters; what the run measured while it trained stands beside it."""
     head = agent.method.advantages
-    taus = list(rollouts(agent, states))
-    frames = torch.cat([tau.frames[:-1].flatten(0, 1) for tau in taus])[:states]
-    returns = torch.cat([tau.returns[head].flatten() for tau in taus])[:states]
+    parts = [states_and_targets(tau, head) for tau in rollouts(agent, states, maker)]
+    frames, returns = (torch.cat(part)[:states] for part in zip(*parts, strict=True))
     found = stiffness(agent.network, head, frames, returns, agent.config.machine.chunk)
     if found.states < 2:
         raise BadInput("No two states have a value gradient: there is nothing to compare.")
-    recorded = [row for row in read_rows(run.metrics.path) if "stiffness" in row]
+    recorded = read_run(run.path)[0].stiffness
+    names = {name: f"stiffness_{name}" for name in ("sign_free", "sign_agreement")} | {
+        name: name for name in ("steps", "stiffness")
+    }
     return {
         "stiffness": found.stiffness,
         "sign_free": found.sign_free,
         "sign_agreement": found.sign_agreement,
         "states": found.states,
         "parameters": sum(p.numel() for p in parameters_of(agent.network, head)),
-        "levels": agent.config.levels.count if not agent.config.levels.seeds else len(agent.config.levels.seeds),
-        "recorded": {
-            "steps": [row["steps"] for row in recorded],
-            "stiffness": [row["stiffness"] for row in recorded],
-            "sign_free": [row["stiffness_sign_free"] for row in recorded],
-            "sign_agreement": [row["stiffness_sign_agreement"] for row in recorded],
-        },
+        "levels": setting_of(agent.config).level_count,
+        "recorded": {name: [row[column] for row in recorded] for name, column in names.items()},
         "recorded_mean": float(np.mean([row["stiffness"] for row in recorded])) if recorded else None,
     }
 
 
-def ood_actions_of(agent: Agent, run: RunDirectory, states: int) -> dict[str, Any]:
+def ood_actions_of(agent: Agent, run: RunDirectory, states: int, maker: EnvMaker | None = None) -> dict[str, Any]:
     """On fresh rollouts on the training levels."""
     if HEAD not in agent.network.stands_on:
         raise BadInput(
@@ -62,9 +105,8 @@ def ood_actions_of(agent: Agent, run: RunDirectory, states: int) -> dict[str, An
         )
     c = agent.config
     chunk, actions = c.machine.chunk, agent.env.num_actions
-    found = reduce(
-        add, (believed_actions(agent.network, tau, c.game, actions, chunk) for tau in rollouts(agent, states))
-    )
+    taus = rollouts(agent, states, maker)
+    found = reduce(add, (believed_actions(agent.network, tau, c.game, actions, chunk) for tau in taus))
     if not found.counts.total:
         raise BadInput("No transition can be counted: every action taken is a special one.")
     return {
@@ -82,7 +124,7 @@ def ood_actions_of(agent: Agent, run: RunDirectory, states: int) -> dict[str, An
 
 def values_of(run: RunDirectory) -> dict[str, Any]:
     """Predicted and true value of initial states at every evaluation, with the paper's discount and the method's."""
-    rows = read_rows(run.evaluations.path)
+    rows = read_run(run.path)[0].evaluations
     if not rows:
         raise BadInput(f"{run.evaluations.path} has no evaluation yet.")
     found: dict[str, Any] = {"steps": [row["steps"] for row in rows], "gamma": evaluation.PAPER_GAMMA}
@@ -107,17 +149,12 @@ def levels_of(agent: Agent, count: int, episodes: int, said: Said = lambda text:
     c = agent.config
     if c.game.startswith(OWN):
         raise BadInput("Levels can be played one by one only on Procgen.")
-    known = list(c.levels.seeds) or list(range(c.levels.start, c.levels.start + c.levels.count))
+    known: Sequence[int] = c.levels.seeds or range(c.levels.start, c.levels.start + c.levels.count)
     rng = np.random.default_rng(key(c.seed, "analyse", "levels"))
-    train = known[:count] if known else sorted(rng.choice(ALL_LEVELS, count, replace=False).tolist())
-    seen, test = set(known), list[int]()
-    while len(test) < len(train):
-        level = int(rng.integers(ALL_LEVELS))
-        if level not in seen:
-            seen.add(level)
-            test.append(level)
+    train = list(known[:count]) if known else _drawn(rng, count, ())
+    test = _drawn(rng, len(train), known)
     found: dict[str, Any] = {"episodes": episodes}
-    for split, levels in (("train", train), ("test", sorted(test))):
+    for split, levels in (("train", train), ("test", test)):
         said(f"{len(levels)} {'training' if split == 'train' else 'unseen'} levels")
         returns = _play(agent, levels, episodes)
         found[split] = {
@@ -130,11 +167,16 @@ def levels_of(agent: Agent, count: int, episodes: int, said: Said = lambda text:
     return found
 
 
-def hardest_and_easiest(result: dict[str, Any], split: str, most: int = 5) -> tuple[list[int], list[int]]:
-    """Positions of the levels with the lowest and the highest returns."""
-    order = np.argsort(result[split]["returns"], kind="stable")
-    most = min(most, len(order) // 2)
-    return order[:most].tolist(), order[::-1][:most].tolist()
+def _drawn(rng: np.random.Generator, count: int, known: Sequence[int]) -> list[int]:
+    """So many different levels that are not known."""
+    if count > ALL_LEVELS - len(known):
+        raise BadInput("Every level is a training level: there are none that were never seen.")
+    found = set[int]()
+    while len(found) < count:
+        level = int(rng.integers(ALL_LEVELS))
+        if level not in known:
+            found.add(level)
+    return sorted(found)
 
 
 def _play(agent: Agent, levels: Sequence[int], episodes: int) -> np.ndarray[Any, Any]:

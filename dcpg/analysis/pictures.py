@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from dcpg.analysis.offline import hardest_and_easiest
 from dcpg.config import Config
 from dcpg.envs.make import make_levels
 from dcpg.envs.procgen import Procgen
@@ -28,7 +27,9 @@ def stiffness(result: dict[str, Any], config: Config) -> Any:
     else:
         axes.bar(list(names.values()), [result[name] for name in names], color="tab:blue")
     axes.axhline(0, color="0.7", linewidth=0.8)
-    axes.set(ylabel="mean over pairs of states", title=f"Value stiffness, {result['states']:,} states a measurement")
+    axes.set(
+        ylabel="mean over pairs of states", title="Value stiffness" + (" while training" if recorded["steps"] else "")
+    )
     return figure
 
 
@@ -85,7 +86,7 @@ def levels(result: dict[str, Any], config: Config) -> Any:
         hard, easy = hardest_and_easiest(result, split, most)
         chosen = [*hard, *easy[::-1]]
         frames = first_frames(config, [result[split]["levels"][i] for i in chosen])
-        for place, frame, i in zip(row, frames, chosen, strict=True):
+        for place, frame, i in zip(row, frames, chosen, strict=False):  # of a single level neither end is shown
             place.imshow(frame)
             place.set_title(f"{result[split]['levels'][i]}\n{result[split]['returns'][i]:g}", fontsize=8)
         row[0].set_ylabel(label, fontsize=8)
@@ -93,6 +94,13 @@ def levels(result: dict[str, Any], config: Config) -> Any:
             place.set(xticks=[], yticks=[])
     bottom.suptitle("First frames: the hardest levels on the left, the easiest on the right", fontsize=10)
     return figure
+
+
+def hardest_and_easiest(result: dict[str, Any], split: str, most: int = 5) -> tuple[list[int], list[int]]:
+    """Positions of the levels with the lowest and the highest returns."""
+    order = np.argsort(result[split]["returns"], kind="stable")
+    most = min(most, len(order) // 2)
+    return order[:most].tolist(), order[::-1][:most].tolist()
 
 
 def first_frames(config: Config, levels: list[int]) -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 
 from dcpg.agent import Agent
@@ -22,8 +23,7 @@ def rollouts(agent: Agent, states: int, maker: EnvMaker | None = None) -> Iterat
     """
     c = agent.config
     env = splits(c, maker)["train"](c.env.num_envs, agent.k)
-    normaliser = copy.deepcopy(agent.normaliser)
-    normaliser.sums[:] = 0
+    normaliser = dataclasses.replace(agent.normaliser, sums=np.zeros(c.env.num_envs))
     try:
         for i in range(-(-states // c.rollout_size)):
             g = generator(c.seed, "analyse", agent.steps, i)

@@ -25,12 +25,15 @@ def analyse(
     analysis: Annotated[Analysis, typer.Argument(metavar="ANALYSIS", help="stiffness, values, ood-actions or levels.")],
     directory: Directory,
     states: Annotated[
-        int, typer.Option(help="stiffness, ood-actions: states of fresh rollouts, at least.", min=2)
-    ] = 16_384,
+        int | None, typer.Option(help="stiffness, ood-actions: states of fresh rollouts. (default: 16384)", min=2)
+    ] = None,
     levels: Annotated[
-        int, typer.Option(help="levels: how many training levels at most, and as many unseen ones.", min=1, max=100_000)
-    ] = 200,
-    episodes: Annotated[int, typer.Option(help="levels: episodes on each level.", min=1)] = 1,
+        int | None,
+        typer.Option(
+            help="levels: training levels at most, and as many unseen ones. (default: 200)", min=1, max=100_000
+        ),
+    ] = None,
+    episodes: Annotated[int | None, typer.Option(help="levels: episodes on each level. (default: 1)", min=1)] = None,
     at: At = None,
     as_json: Json = False,
 ) -> None:
@@ -43,34 +46,18 @@ def analyse(
 
     The result is kept in DIR/analysis, as JSON and as a picture, where `dcpg report` finds it.
     """
-    from dcpg.agent import load
-    from dcpg.analysis import offline
-    from dcpg.analysis.keep import keep
-    from dcpg.config import from_json
-    from dcpg.rundir import RunDirectory
+    from dcpg.analysis.offline import analyse as measure
 
     def say(text: str) -> None:
         if not as_json:
             print(text)
 
-    run = RunDirectory(directory)
-    config = from_json(run.read_config(), run.config)
-    about: dict[str, Any] = {
-        "analysis": analysis.value, "method": config.method, "game": config.game, "seed": config.seed
-    }  # fmt: skip
-    if analysis is Analysis.values:
-        result = about | offline.values_of(run)
-    else:
-        agent = load(directory, at)
-        about["steps"] = agent.steps
-        if analysis is Analysis.levels:
-            result = about | offline.levels_of(agent, levels, episodes, say)
-        else:
-            say(f"{states:,} states with the weights at {agent.steps:,} steps")
-            measure = offline.stiffness_of if analysis is Analysis.stiffness else offline.ood_actions_of
-            result = about | measure(agent, run, states)
-    kept = keep(run, config, result)
-    print(json.dumps(result)) if as_json else print("\n".join([*SHOWN[analysis](result), f"Kept: {kept}"]))
+    result = measure(directory, analysis.value, states, levels, episodes, at, say=say)
+    if as_json:
+        print(json.dumps(result))
+        return
+    name = analysis.value if at is None else f"{analysis.value}-{at:012d}"
+    print("\n".join([*SHOWN[analysis](result), f"Kept: {directory / 'analysis' / name}.png"]))
 
 
 def _stiffness(r: dict[str, Any]) -> list[str]:
@@ -110,7 +97,7 @@ def _ood_actions(r: dict[str, Any]) -> list[str]:
 
 
 def _levels(r: dict[str, Any]) -> list[str]:
-    from dcpg.analysis.offline import hardest_and_easiest
+    from dcpg.analysis.pictures import hardest_and_easiest
 
     lines = []
     for split, name in (("train", "training levels"), ("test", "unseen levels")):

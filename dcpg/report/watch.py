@@ -5,6 +5,7 @@ from __future__ import annotations
 import mimetypes
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +16,12 @@ from dcpg.errors import BadInput, DcpgError
 from dcpg.report.make import Report
 
 LOOPBACK = "127.0.0.1"
+DRAW_EVERY = 300.0  # seconds between two drawings of the figures, which take longer than the page
+WAITING = (
+    b'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="3"><title>dcpg report</title>'
+    b"<body style='font-family:system-ui;margin:4rem auto;max-width:40rem;color-scheme:light dark'>"
+    b"<p>No run has an evaluation yet. This page shows the report as soon as one has.</p>"
+)
 WATCHED = ("eval.jsonl", "config.json", "replay.mp4", "ood-actions.json", "levels.json")
 
 
@@ -56,6 +63,9 @@ def server(shelf: Shelf, port: int) -> ThreadingHTTPServer:
                 self._send(shelf.version.encode(), "text/plain; charset=utf-8", body)
                 return
             path = shelf.find(self.path)
+            if self.path == "/" and path is None:
+                self._send(WAITING, "text/html; charset=utf-8", body)
+                return
             try:
                 data = path.read_bytes() if path is not None else None
             except OSError:
@@ -100,22 +110,23 @@ def watch(
 ) -> None:
     """Serve until `stop` is set or Ctrl-C; a report that cannot be made leaves the one before it standing."""
     shelf = Shelf()
-    seen = stamp(directories)
-    shelf.put(out, again(True))
     found = server(shelf, port)
     thread = threading.Thread(target=found.serve_forever, daemon=True)
     thread.start()
     say(f"http://{LOOPBACK}:{found.server_address[1]}/   (Ctrl-C ends it)")
+    seen, drawn = None, -DRAW_EVERY
     try:
-        while not stop.wait(seconds):
+        while True:
             now = stamp(directories)
-            if now == seen:
-                continue
-            seen = now
-            try:
-                shelf.put(out, again(False))
-            except DcpgError as error:
-                say(f"Not made again: {error}")
+            if now != seen:
+                seen, draws = now, time.monotonic() - drawn > DRAW_EVERY
+                try:
+                    shelf.put(out, again(draws))
+                    drawn = time.monotonic() if draws else drawn
+                except DcpgError as error:
+                    say(f"Not made: {error}")
+            if stop.wait(seconds):
+                return
     except KeyboardInterrupt:
         say("")
     finally:
@@ -127,7 +138,8 @@ def stamp(directories: Sequence[Path]) -> tuple[tuple[str, int, int], ...]:
     """Size and time of every file that a report is made of."""
     found = []
     for top in directories:
-        for folder, _, files in os.walk(top):
+        for folder, below, files in os.walk(top):
+            below[:] = [name for name in below if name not in ("checkpoints", "milestones", "tb")]
             for name in files:
                 if name in WATCHED:
                     path = Path(folder) / name

@@ -37,7 +37,7 @@
     return node;
   }
   function segments(name, options, usual, then) {
-    const box = el("span", { class: "segments", role: "group", "data-control": name });
+    const box = el("span", { class: "segments", role: "group", "aria-label": name.replace("-", " "), "data-control": name });
     let value = recall(name, options.map((o) => o[0]), usual);
     const press = () => box.childNodes.forEach((b) => b.setAttribute("aria-pressed", b.dataset.value === value));
     for (const [key, text] of options) {
@@ -56,7 +56,7 @@
   const thousands = (n) => Number(n).toLocaleString("en");
   function table(head, rows, left = 1) {
     const cell = (tag, value, i) => {
-      const node = el(tag, { class: i < left ? "left" : "" });
+      const node = el(tag, { class: i < left ? "left" : "", scope: tag === "th" ? "col" : null });
       if (value !== null && typeof value === "object") node.append(value.own, value.paper ? el("small", {}, `paper ${value.paper}`) : "");
       else node.append(String(value));
       return node;
@@ -94,7 +94,7 @@
     node.dataset.drawn = "true";
   }
   function chart(parent, make, size = "") {
-    const node = el("div", { class: `chart ${size}` });
+    const node = el("div", { class: `chart ${size}`, role: "img", "aria-label": parent.closest("section") ? `Chart: ${parent.closest("section").querySelector("h2").textContent}` : "Chart" });
     parent.append(node);
     drawings.set(node, make);
     near.observe(node);
@@ -128,7 +128,7 @@
   const shown = (label) => !hidden.has(label);
   const refreshers = [];
   function chips() {
-    const box = el("span", { class: "chips", role: "group", "data-control": "methods" });
+    const box = el("span", { class: "chips", role: "group", "aria-label": "methods", "data-control": "methods" });
     for (const m of D.methods) {
       const chip = el("button", { type: "button", class: "chip", "data-method": m.label, style: { "--c": m.colour }, "aria-pressed": String(shown(m.label)), onclick: () => {
         if (hidden.has(m.label)) hidden.delete(m.label); else hidden.add(m.label);
@@ -232,21 +232,23 @@
         const rows = D.gaps.filter((r) => r.label === m.label);
         return { type: "bar", name: m.title, x: rows.map((r) => gameTitle.get(r.game)), y: rows.map((r) => r.gap), marker: { color: m.colour }, customdata: rows.map((r) => r.seeds),
           error_y: { type: "data", array: rows.map((r) => r.std || null), thickness: 1, width: 3 }, hovertemplate: `${m.title}, %{x}: %{y:.2f} (%{customdata} seeds)<extra></extra>` };
-      }), layout: { barmode: "group", showlegend: true, legend: { orientation: "h", y: -0.18 }, yaxis: { title: { text: "training less unseen", font: { size: 11 } } } },
+      }), layout: { barmode: "group", height: D.methods.length > 6 ? 520 : 360, showlegend: true, legend: { orientation: "h", y: -0.14 }, yaxis: { title: { text: "training less unseen", font: { size: 11 } } } },
     }), "tall"));
   }
 
   // -- values
   if (D.curves.some((c) => c.predicted_train)) {
     const part = section("values", "Value bias", "What the critic predicts for the first state of an episode against what the agent then earns, both in normalised rewards. The paper measures the true value with a discount of 0.999 for every method.");
-    const which = select("value-method", "method", D.methods.map((m) => [m.label, m.title]), recall("value-method", D.methods.map((m) => m.label), methods.has("dcpg") ? "dcpg" : D.methods[0].label), () => refresh());
+    const which = select("value-method", "method", D.methods.map((m) => [m.label, m.title]), methods.has("dcpg") ? "dcpg" : D.methods[0].label, () => refresh());
     const split = segments("value-split", [["train", "training levels"], ["test", "unseen levels"]], "train", () => refresh());
     const discount = segments("value-discount", [["true", "discount 0.999"], ["own", "the method's own"]], "true", () => refresh());
     const grid = el("div", { class: D.games.length < 4 ? "charts few" : "charts" });
     part.append(el("div", { class: "controls" }, which.node, split.node, discount.node), grid);
     const refresh = () => {
       clear(grid);
-      for (const c of D.curves.filter((r) => r.label === which.value && r[`predicted_${split.value}`])) {
+      const list = D.curves.filter((r) => r.label === which.value && r[`predicted_${split.value}`]);
+      if (!list.length) grid.append(el("p", {}, "There are no evaluations on these levels."));
+      for (const c of list) {
         const m = methods.get(c.label);
         chart(grid, () => {
           const truth = c[`${discount.value}_${split.value}`];
@@ -266,11 +268,9 @@
     const grid = el("div", { class: "charts few" });
     part.append(el("div", { class: "controls" }, measure.node, chips()), grid);
     const refresh = live(grid, (box) => {
-      if (measure.value === "stiffness") {
-        for (const game of [...new Set(D.stiffness.levels.map((r) => r.game))]) {
-          chart(box, () => ({ traces: D.stiffness.levels.filter((r) => r.game === game && shown(r.label)).flatMap((r) => band(r.x, r.mean, around(r, -1), around(r, 1), (methods.get(r.label) || { colour: "#888888" }).colour, (methods.get(r.label) || { title: r.label }).title)),
+      for (const game of [...new Set(D.stiffness.levels.map((r) => r.game))]) {
+        chart(box, () => ({ traces: D.stiffness.levels.filter((r) => r.game === game && shown(r.label)).flatMap((r) => band(r.x, r[measure.value].mean, around(r[measure.value], -1), around(r[measure.value], 1), r.colour, r.title)),
             layout: { title: `${gameTitle.get(game) || game}: by training levels (${D.stiffness.sentence})`, showlegend: true, legend: { orientation: "h", y: -0.25 }, margin: { l: 50, r: 10, t: 30, b: 50 }, xaxis: { type: "log", title: { text: "training levels", font: { size: 11 } } } } }), "tall");
-        }
       }
       for (const game of [...new Set(D.stiffness.training.map((r) => r.game))]) {
         chart(box, () => ({ traces: D.stiffness.training.filter((r) => r.game === game && shown(r.label)).map((r) => {
@@ -393,7 +393,7 @@
 
   // -- tables and figures
   const papers = section("tables", "Tables", "The paper's tables from these runs: mean ± standard deviation over seeds (number of seeds), the paper's figure below. Each is also a file, as CSV, Markdown and LaTeX.");
-  if (!D.tables.length) papers.append(el("p", {}, "No run has finished yet."));
+  if (!D.tables.length) papers.append(el("p", {}, D.runs.finished ? "No table of the paper compares these methods." : "No run has finished yet."));
   D.tables.forEach((t, i) => papers.append(el("details", i ? {} : { open: "" }, el("summary", {}, t.title),
     table([t.corner, ...t.columns], t.rows.map((r, k) => [r, ...t.cells[k]])), ...t.notes.map((n) => el("p", { class: "note" }, n)),
     el("p", { class: "note" }, ...["csv", "md", "tex"].flatMap((e) => [el("a", { href: `tables/${t.name}.${e}` }, `${t.name}.${e}`), "  "])))));
@@ -456,12 +456,14 @@
   if (location.protocol === "http:") {
     const look = async () => {
       try {
-        const now = (await (await fetch("version", { cache: "no-store" })).text()).trim();
-        if (now && now !== STAMP.version) { remember("scroll", scrollY); location.reload(); }
+        const answer = await fetch("version", { cache: "no-store" });
+        if (!answer.ok) { clearInterval(looking); return; } // some other server: the page stays as it is
+        const now = (await answer.text()).trim();
+        if (/^[0-9a-f]{16}$/.test(now) && now !== STAMP.version) { remember("scroll", scrollY); location.reload(); }
       } catch { /* the server has stopped; the page stays as it is */ }
     };
     if (typeof chosen.scroll === "number") { scrollTo({ top: chosen.scroll, behavior: "instant" }); remember("scroll", null); }
-    setInterval(look, 3000);
+    const looking = setInterval(look, 3000);
   }
   window.dcpgReport = { data: D, drawAll: () => drawings.forEach((_, node) => draw(node)) };
 })();

@@ -1,0 +1,51 @@
+"""The documentation's site: brings in what lies beside `docs`, and turns links to it into links within the site.
+
+So the same Markdown works on a code host, where links go from file to file of the repository.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parent.parent
+BESIDE = {
+    "README.md": "readme.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "LICENSE": "LICENSE.txt",
+    "CITATION.cff": "CITATION.cff",
+}
+LINK = re.compile(r"(\]\()([^)\s#]+)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Files of the repository's top that the site has as well; mkdocs would take README.md for an index."""
+    for path, name in BESIDE.items():
+        files.append(File.generated(config, name, content=(ROOT / path).read_text(encoding="utf-8")))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Every link from file to file, as a link from page to page."""
+    name = page.file.src_uri
+    in_repository = next((path for path, beside in BESIDE.items() if beside == name), f"docs/{name}")
+    here = posixpath.dirname(in_repository)
+
+    def moved(found: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(here, found[2]))
+        in_site = BESIDE.get(target, target.removeprefix("docs/"))
+        if "://" in found[2] or (in_site == target and not target.startswith("docs/")):
+            return found[0]  # of another site, or of a file that the site does not have: mkdocs will say so
+        return found[1] + posixpath.relpath(in_site, posixpath.dirname(name) or ".")
+
+    return LINK.sub(moved, markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """An escaped bar in code in a table is a bar on code hosts; Python's Markdown leaves the backslash."""
+    return re.sub(r"<td.*?</td>", lambda cell: cell[0].replace("\\|", "|"), html, flags=re.DOTALL)
