@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ _OPTIONS = ("method", "game", "seed", "preset", "steps")
 
 def train_command(config: Config, out: Path | None = None) -> str:
     """`dcpg train ...` with every setting that the method and the preset do not have already."""
-    usual = {name: value for name, value, _ in dotted(resolve(config.method, config.game, preset=config.preset))}
+    usual = _usual(config.method, config.preset)
     words = ["dcpg", "train", config.method, "--game", config.game.removeprefix(OWN), "--preset", config.preset]
     if config.steps != usual["steps"]:
         words += ["--steps", str(config.steps)]
@@ -25,6 +26,12 @@ def train_command(config: Config, out: Path | None = None) -> str:
     if out is not None:
         words += ["--out", str(out)]
     return shlex.join(words)
+
+
+@functools.cache
+def _usual(method: str, preset: str) -> dict[str, Any]:
+    """The values that need not be given; no game has others."""
+    return {name: value for name, value, _ in dotted(resolve(method, "bigfish", preset=preset))}
 
 
 def written(value: Any) -> str:

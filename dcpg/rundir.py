@@ -109,8 +109,13 @@ class Rows:
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a JSON-lines file, up to the first line that is torn or not a row."""
+    return parse_rows(read_regular(path)) if path.exists() else []
+
+
+def parse_rows(data: bytes) -> list[dict[str, Any]]:
+    """The rows of JSON lines, up to the first one that is torn or not a row."""
     rows = []
-    for line in read_regular(path).splitlines(keepends=True) if path.exists() else []:
+    for line in data.splitlines(keepends=True):
         try:
             row = json.loads(line)
         except ValueError:

@@ -61,12 +61,15 @@ def report(
         return
     if names:
         raise BadInput("--watch shows the whole page; leave the names out.")
+    from dcpg.report.records import Cache
     from dcpg.report.watch import watch as serve
 
-    serve(
-        directories, out, port, 3.0, lambda pictures: make(directories, out, (), chosen, pictures), print,
-        threading.Event(),
-    )  # fmt: skip
+    cache: Cache = {}
+
+    def again(pictures: bool) -> Report:
+        return make(directories, out, (), chosen, pictures, cache)
+
+    serve(directories, out, port, 3.0, again, print, threading.Event())
 
 
 def tell(made: Report, out: Path) -> None:

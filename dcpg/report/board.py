@@ -38,7 +38,9 @@ class Board:
     ) -> None:
         self.setting, self.ranges = setting, ranges
         self._memo: dict[Hashable, Any] = {}
-        self.records = [record for record in records if record.setting == setting and record.evaluations]
+        mine = [record for record in records if record.setting == setting]
+        self.records = [record for record in mine if record.evaluations]
+        self.waiting = [record for record in mine if not record.evaluations]  # for their first evaluation
 
     @cached_property
     def labels(self) -> list[str]:
@@ -82,18 +84,30 @@ class Board:
         found = {game: self.finals(label, game, split) for game in (self.games if games is None else games)}
         return {game: values for game, values in found.items() if len(values)}
 
-    def finished_games(self, labels: list[str], split: str = "test") -> list[str]:
-        """Games on which every one of the methods has a finished run: the fair ones for a comparison."""
-        return [g for g in self.games if labels and all(len(self.finals(label, g, split)) for label in labels)]
+    def fair(self, labels: list[str], split: str, games: list[str]) -> tuple[list[str], list[str], list[str]]:
+        """Methods and games of a fair comparison, and who is left out of it.
+
+        The games are those of `games` on which more than half of the methods have finished; a method that lacks one of
+        them is left out, so that a first run of one more method does not take the others' games away.
+        """
+        finished = {label: {g for g in games if len(self.finals(label, g, split))} for label in labels}
+        finished = {label: done for label, done in finished.items() if done}
+        shared = [g for g in games if 2 * sum(g in done for done in finished.values()) > len(finished)]
+        kept = [label for label, done in finished.items() if shared and set(shared) <= done]
+        return kept, shared if kept else [], [label for label in finished if label not in kept]
 
     def curve(self, label: str, game: str, column: str) -> Curve | None:
         """A column of eval.jsonl over training."""
-        points: dict[int, list[float]] = {}
-        for record in self.runs(label, game):
-            for row in record.evaluations:
-                if column in row:
-                    points.setdefault(row["steps"], []).append(row[column])
-        return curve_of(points)
+
+        def compute() -> Curve | None:
+            points: dict[int, list[float]] = {}
+            for record in self.runs(label, game):
+                for row in record.evaluations:
+                    if column in row:
+                        points.setdefault(row["steps"], []).append(row[column])
+            return curve_of(points)
+
+        return self.once(("curve", label, game, column), compute)
 
 
 def curve_of(points: dict[int, list[float]]) -> Curve | None:
@@ -134,6 +148,16 @@ def choose(records: list[Record], problems: list[Problem], ranges: Mapping[str, 
 
 def _difference(one: Setting, other: Setting) -> str:
     """What the sentence about a setting does not say."""
-    usual = dict(other.rest)
-    found = [f"{name}={value}" for name, value in one.rest if usual.get(name) != value]
+    usual = dict((*other.levels, *other.rest))
+    told = ("levels.count",) if one.level_count == other.level_count else ("levels.count", "levels.seeds")
+    found = [
+        f"{name}={_short(value)}"
+        for name, value in (*one.levels, *one.rest)
+        if usual.get(name) != value and name not in told
+    ]
     return f" ({', '.join(found)})" if found else ""
+
+
+def _short(value: Any) -> str:
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -7,17 +7,28 @@ from typing import Any
 
 import numpy as np
 
+from dcpg.command import written
 from dcpg.explain import explain
 from dcpg.report import paper
 from dcpg.report.board import Board, Curve
-from dcpg.report.efficiency import sample_efficiency
-from dcpg.report.figures import aggregates, colour, improvement, papers_aggregate, profiles
+from dcpg.report.figures import colour
 from dcpg.report.levels import level_map
 from dcpg.report.missing import Missing
 from dcpg.report.paper import game_title, method_title
 from dcpg.report.records import Problem, Record, papers_setting
+from dcpg.report.scores import (
+    aggregates,
+    improvement,
+    named,
+    normalised_scores,
+    papers_aggregate,
+    papers_score,
+    profiles,
+    sample_efficiency,
+)  # fmt: skip
 from dcpg.report.stiff import Stiff
-from dcpg.report.tables import Table, normalised_scores
+from dcpg.report.tables import Table
+from dcpg.rundir import read_regular
 from dcpg.settings import dotted
 from dcpg.statistics import Band, Interval
 
@@ -26,6 +37,10 @@ COLUMNS = {
     "true_train": "train_true_value", "own_train": "train_true_value_own_gamma",
     "predicted_test": "test_predicted_value", "true_test": "test_true_value", "own_test": "test_true_value_own_gamma",
 }  # fmt: skip
+STIFFNESS_COLUMNS = {
+    "stiffness": "stiffness", "sign_free": "stiffness_sign_free", "sign_agreement": "stiffness_sign_agreement",
+}  # fmt: skip
+POINTS = 200  # of one run's stiffness over training
 VIDEO_BYTES = 24_000_000  # of all videos of a page together
 
 
@@ -40,6 +55,7 @@ def page_data(
 ) -> dict[str, Any]:
     """As JSON will have it."""
     finished = sum(record.finished for record in board.records)
+    videos = _videos(board, problems)
     return {
         "setting": board.setting.sentence(),
         "paper_size": board.setting.is_paper_size,
@@ -51,13 +67,15 @@ def page_data(
         "gaps": _gaps(board),
         "improvement": _improvement(board),
         "profiles": _profiles(board),
-        "efficiency": {label: _band(steps, band) for label, (steps, band) in sample_efficiency(board).items()},
+        "efficiency": {
+            label: _band(steps, band) for label, (steps, band) in sample_efficiency(board, board.labels).items()
+        },
         "stiffness": _stiffness(board, stiff),
         "levels": {game: found for game in board.games if (found := level_map(board, game))},
         "yardstick": _yardstick(records),
         "tables": [_table(table) for table in tables],
         "figures": figures,
-        "videos": _videos(board),
+        "videos": videos,
         "algorithms": {label: explain(_first(board, label).config) for label in board.labels},
         "configuration": _configuration(board),
         "versions": _versions(board),
@@ -68,7 +86,7 @@ def page_data(
 
 
 def _profiles(board: Board) -> dict[str, Any]:
-    taus, bands = profiles(board, _finished(board))
+    taus, bands = profiles(board, board.labels)
     return {label: _band(taus, band) for label, band in bands.items()}
 
 
@@ -92,20 +110,24 @@ def _headline(board: Board) -> dict[str, Any]:
     labels = _finished(board)
     found: dict[str, Any] = {"methods": labels, "notes": {}, "normalised": {}}
     for split in ("test", "train"):
-        scores, _, found["notes"][split] = normalised_scores(board, labels, split)
-        printed = {m: paper.printed().get((split, "ppo_normalised_score", "all", m)) for m in labels}
+        normalised = normalised_scores(board, labels, split)
+        found["notes"][split] = normalised.notes
         found["normalised"][split] = {
-            m: {**_interval(score), "std": score.std, "paper": p.mean if (p := printed[m]) else None}
-            for m, score in scores.items()
+            m: {
+                **_interval(s),
+                "std": s.std,
+                "paper": p.mean if (p := papers_score(split, m, normalised.games)) else None,
+            }
+            for m, s in normalised.scores.items()
         }
+    metrics, games, left = aggregates(board, labels)
     found["minmax"] = {
-        m: {
-            metric: {**_interval(value), "paper": papers_aggregate(board, m, metric)}
-            for metric, value in metrics.items()
-        }
-        for m, metrics in aggregates(board, labels).items()
+        m: {name: {**_interval(v), "paper": papers_aggregate(board, m, name, games)} for name, v in of_method.items()}
+        for m, of_method in metrics.items()
     }
-    found["shared"] = [game_title(g) for g in board.finished_games(labels)]
+    found["shared"] = [f"Over {named(games)}."] if games else []
+    if left:
+        found["shared"].append(f"Without a finished run on all of these games: {', '.join(map(method_title, left))}.")
     return found
 
 
@@ -153,20 +175,18 @@ def _stiffness(board: Board, stiff: Stiff) -> dict[str, Any]:
     training = []
     for record in board.records:
         if record.stiffness:
-            rows = record.stiffness
-            training.append({
-                "label": record.label, "game": record.config.game, "seed": record.config.seed,
-                "steps": [row["steps"] for row in rows],
-                "stiffness": [row["stiffness"] for row in rows],
-                "sign_free": [row["stiffness_sign_free"] for row in rows],
-                "sign_agreement": [row["stiffness_sign_agreement"] for row in rows],
-            })  # fmt: skip
+            rows = record.stiffness[:: -(-len(record.stiffness) // POINTS)]
+            about = {"label": record.label, "game": record.config.game, "seed": record.config.seed}
+            columns = {name: [row[column] for row in rows] for name, column in STIFFNESS_COLUMNS.items()}
+            training.append(about | {"steps": [row["steps"] for row in rows]} | columns)
     cells = sorted({(r.config.game, r.label) for r in stiff.records})
     levels = []
     for game, label in cells:
-        curve = stiff.curve(label, game)
-        if curve is not None and len(curve.steps) > 1:
-            levels.append({"label": label, "game": game, "x": curve.steps.tolist(), **_mean_std(curve)})
+        curves = {name: stiff.curve(label, game, column) for name, column in STIFFNESS_COLUMNS.items()}
+        if (first := curves["stiffness"]) is not None and len(first.steps) > 1:
+            about = {"label": label, "title": method_title(label), "colour": colour(label), "game": game}
+            shown = {name: _mean_std(c) for name, c in curves.items() if c is not None}
+            levels.append(about | {"x": first.steps.tolist()} | shown)
     return {"training": training, "levels": levels, "sentence": stiff.sentence() if stiff.records else ""}
 
 
@@ -206,34 +226,37 @@ def _table(table: Table) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _videos(board: Board) -> list[dict[str, str]]:
+def _videos(board: Board, problems: list[Problem]) -> list[dict[str, str]]:
     """One a game, of the method with the best return on unseen levels that has one."""
     found, room = [], VIDEO_BYTES
     for game in board.games:
-        having = [r for r in board.records if r.config.game == game and (r.path / "replay.mp4").is_file()]
-        having.sort(key=lambda r: -float(r.evaluations[-1].get("test_return", 0)))
-        for record in having[:1]:
-            data = (record.path / "replay.mp4").read_bytes()
-            if len(data) > room:
+        having = [r for r in board.records if r.config.game == game and (r.path / "replay.mp4").exists()]
+        for record in sorted(having, key=lambda r: -float(r.evaluations[-1].get("test_return", 0))):
+            try:
+                data = read_regular(record.path / "replay.mp4", room)
+            except OSError as error:
+                problems.append(Problem(record.path, f"replay.mp4 is not shown: {error.strerror}"))
                 continue
             room -= len(data)
             source = "data:video/mp4;base64," + base64.b64encode(data).decode()
             found.append({"game": game_title(game), "label": record.label, "name": record.name, "source": source})
+            break
     return found
 
 
 def _configuration(board: Board) -> list[dict[str, Any]]:
-    """Every setting: one value if all runs have it, else one a method."""
-    rows: dict[str, dict[str, str]] = {}
-    for label in board.labels:
-        for name, value, _ in dotted(_first(board, label).config):
+    """Every setting: one value if all runs have it, else those of each method."""
+    rows: dict[str, dict[str, set[str]]] = {}
+    for record in board.records:
+        for name, value, _ in dotted(record.config):
             if name not in ("method", "game", "seed"):
-                shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-                rows.setdefault(name, {})[label] = shown
+                rows.setdefault(name, {}).setdefault(record.label, set()).add(written(value))
     found = []
     for name, values in rows.items():
-        same = len(set(values.values())) == 1 and len(values) == len(board.labels)
-        found.append({"name": name, "value": next(iter(values.values())) if same else None, "values": values})
+        every = set.union(*values.values())
+        same = len(every) == 1 and len(values) == len(board.labels)
+        texts = {label: " or ".join(sorted(some)) for label, some in values.items()}
+        found.append({"name": name, "value": next(iter(every)) if same else None, "values": texts})
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,18 +13,16 @@ import numpy as np
 from dcpg.report import paper
 from dcpg.report.board import Board, Curve
 from dcpg.report.paper import GAMES, game_title, method_title
-from dcpg.report.stiff import Stiff
-from dcpg.statistics import (
-    METRICS,
-    Band,
-    Interval,
-    improvement_interval,
-    interval,
-    mean,
-    median,
-    min_max,
-    profile_band,
+from dcpg.report.scores import (
+    LEVELS,
+    aggregates,
+    improvement,
+    papers_aggregate,
+    profiles,
+    sample_efficiency,
 )  # fmt: skip
+from dcpg.report.stiff import Stiff
+from dcpg.statistics import Interval
 
 FOUR = ("bigfish", "chaser", "climber", "starpilot")  # Figure 2
 FOUR_OTHERS = ("bigfish", "chaser", "climber", "dodgeball")  # Figures 4 and 6
@@ -32,17 +31,17 @@ FIVE_METHODS = ("ppo", "daac", "ppg", "dcpg", "ddcpg")
 DELAY = ("ppg", "separate-dcpg", "dcpg")
 REGULARISED = ("ppg", "ppg+dr", "ppg+ar")
 AGGREGATED = ("ppo", "ppg", "dcpg", "ddcpg")
-LEVELS = {"train": "training levels", "test": "unseen levels"}
+VARIANTS = ("#005f73", "#9b2226", "#6a4c93", "#bb3e03", "#386641", "#7f4f24", "#3a0ca3", "#b5179e")
 COLOURS = {
-    "ppo": "#7f7f7f", "ucb-drac": "#bcbd22", "plr": "#e377c2", "daac": "#9467bd", "idaac": "#c5b0d5", "ppg": "#2ca02c",
-    "ppg+dr": "#17becf", "ppg+ar": "#98df8a", "dppg": "#8c564b", "dcpg": "#1f77b4", "separate-dcpg": "#aec7e8",
-    "dcpg+f": "#ffbb78", "dcpg+i": "#f7b6d2", "dcpg+fi": "#ff7f0e", "ddcpg": "#d62728",
+    "ppo": "#7f7f7f", "ucb-drac": "#a5a61f", "plr": "#e377c2", "daac": "#9467bd", "idaac": "#b08bd0", "ppg": "#2ca02c",
+    "ppg+dr": "#17a2b0", "ppg+ar": "#6fbf5f", "dppg": "#8c564b", "dcpg": "#1f77b4", "separate-dcpg": "#6ea8d8",
+    "dcpg+f": "#e0a030", "dcpg+i": "#d874a8", "dcpg+fi": "#ff7f0e", "ddcpg": "#d62728",
 }  # fmt: skip
 
 
 def colour(label: str) -> str:
-    """A method's, the same in every figure."""
-    return COLOURS.get(label.partition(" ")[0], "#000000")
+    """A method's, the same in every figure; a variant has one of its own."""
+    return COLOURS.get(label) or VARIANTS[zlib.crc32(label.encode()) % len(VARIANTS)]
 
 
 def _curves(board: Board, *, title: str, games: tuple[str, ...], methods: tuple[str, ...], split: str) -> Any | None:
@@ -56,7 +55,7 @@ def _curves(board: Board, *, title: str, games: tuple[str, ...], methods: tuple[
             _band(axes, board.curve(label, game, f"{split}_return"), colour(label), method_title(label))
             printed = paper.printed().get((split, "return", game, label))
             if printed and board.setting.is_paper_size:
-                axes.plot([paper.STEPS], [printed.mean], "*", color=colour(label), markersize=8, label="_paper")
+                axes.plot([paper.STEPS], [printed.mean], "*", color=colour(label), markersize=8, label="the paper")
         axes.set_title(game_title(game), fontsize=9)
     _legend(figure, panels)
     return figure
@@ -121,7 +120,7 @@ def _stiffness(stiff: Stiff, *, title: str, games: tuple[str, ...]) -> Any | Non
 
 def _aggregates(board: Board, *, title: str, methods: tuple[str, ...]) -> Any | None:
     """Figure 15: median, IQM and mean of min-max normalised returns on unseen levels, with 95% intervals."""
-    found = aggregates(board, methods)
+    found, games, _ = aggregates(board, list(methods))
     if not found:
         return None
     import matplotlib.pyplot as plt
@@ -131,38 +130,16 @@ def _aggregates(board: Board, *, title: str, methods: tuple[str, ...]) -> Any | 
     for axes, (metric, name) in zip(row, metrics.items(), strict=True):
         for place, (label, values) in enumerate(found.items()):
             _bar(axes, place, values[metric], colour(label))
-            printed = papers_aggregate(board, label, metric)
+            printed = papers_aggregate(board, label, metric, games)
             if printed is not None and board.setting.is_paper_size:
                 axes.plot([printed], [place], "*", color="black", markersize=7)
         axes.set_title(name, fontsize=10)
         axes.set_yticks(range(len(found)), [method_title(label) for label in found])
     row[0].invert_yaxis()
-    figure.suptitle(f"{title}: min-max normalised return on unseen levels, {_seeds(board, methods)}", fontsize=10)
-    return figure
-
-
-def aggregates(board: Board, methods: tuple[str, ...] | list[str]) -> dict[str, dict[str, Interval]]:
-    """Each method's metrics of min-max normalised returns over the Procgen games that all of them have finished."""
-    present = [m for m in methods if board.scores(m, "test")]
-    games = [g for g in board.finished_games(present) if g in GAMES]
-    if not games:
-        return {}
-
-    def compute(label: str) -> dict[str, Interval]:
-        scores = min_max(board.scores(label, "test", games), board.ranges)
-        return {name: interval(metric, scores) for name, metric in METRICS.items()}
-
-    return {label: board.once(("aggregates", label, *games), partial(compute, label)) for label in present}
-
-
-def papers_aggregate(board: Board, label: str, metric: str) -> float | None:
-    """Of the game means that the paper prints; IQM and gap need its single runs, which are not printed."""
-    means = paper.returns("test", label)
-    if metric not in ("mean", "median") or not means:
-        return None
-    return float(
-        {"mean": mean, "median": median}[metric](min_max({g: np.array([m]) for g, m in means.items()}, board.ranges))
+    figure.suptitle(
+        f"{title}: min-max normalised return on unseen levels, {_finals(board, list(found), games)}", fontsize=10
     )
+    return figure
 
 
 def _improvement(board: Board, *, title: str, methods: tuple[str, ...], over: str) -> Any | None:
@@ -179,39 +156,13 @@ def _improvement(board: Board, *, title: str, methods: tuple[str, ...], over: st
     axes.invert_yaxis()
     axes.axvline(0.5, color="0.5", linestyle="--", linewidth=0.8)
     axes.set(xlabel=f"P(better than {method_title(over)}) on unseen levels", xlim=(0, 1))
-    figure.suptitle(f"{title}: probability of improvement, {_seeds(board, (*methods, over))}", fontsize=10)
+    figure.suptitle(f"{title}: probability of improvement, {_finals(board, [*found, over])}", fontsize=10)
     return figure
-
-
-def improvement(board: Board, label: str, over: str) -> Interval | None:
-    """The probability of improvement over the games that both have finished."""
-    games = board.finished_games([label, over])
-    if not games:
-        return None
-
-    def compute() -> Interval:
-        return improvement_interval(board.scores(label, "test", games), board.scores(over, "test", games))
-
-    return board.once(("improvement", label, over), compute)
-
-
-def profiles(board: Board, labels: list[str]) -> tuple[Any, dict[str, Band]]:
-    """The share of runs above each of some min-max normalised returns, over the Procgen games that all share."""
-    games = [g for g in board.finished_games(labels) if g in GAMES]
-    if not games:
-        return np.empty(0), {}
-    scores = {label: min_max(board.scores(label, "test", games), board.ranges) for label in labels}
-    every = np.concatenate([s for of_label in scores.values() for s in of_label.values()])
-    taus = np.linspace(every.min(), every.max(), 51)
-    return taus, {
-        label: board.once(("profile", label, *labels, *games), partial(profile_band, scores[label], taus))
-        for label in labels
-    }
 
 
 def _profiles(board: Board) -> Any | None:
     """Performance profiles of all methods; not in the paper, as rliable recommends."""
-    taus, found = profiles(board, [label for label in board.labels if board.scores(label, "test")])
+    taus, found = profiles(board, board.labels)
     if not found:
         return None
     import matplotlib.pyplot as plt
@@ -222,15 +173,13 @@ def _profiles(board: Board) -> Any | None:
         axes.fill_between(taus, band.low, band.high, color=colour(label), alpha=0.15, linewidth=0)
     axes.set(xlabel="min-max normalised return on unseen levels", ylabel="share of runs above it", ylim=(0, 1.02))
     axes.legend(frameon=False, fontsize=8)
-    figure.suptitle(f"Performance profiles, {_seeds(board, tuple(found))}", fontsize=10)
+    figure.suptitle(f"Performance profiles, {_finals(board, list(found))}", fontsize=10)
     return figure
 
 
 def _efficiency(board: Board) -> Any | None:
     """IQM of min-max normalised returns over training; not in the paper, as rliable recommends."""
-    from dcpg.report.efficiency import sample_efficiency
-
-    found = sample_efficiency(board)
+    found = sample_efficiency(board, board.labels)
     if not found:
         return None
     import matplotlib.pyplot as plt
@@ -242,16 +191,30 @@ def _efficiency(board: Board) -> Any | None:
     axes.set(ylabel="IQM of min-max normalised returns, unseen levels")
     _step_axis(axes)
     axes.legend(frameon=False, fontsize=8)
-    figure.suptitle(f"Sample efficiency, {_seeds(board, tuple(found))}", fontsize=10)
+    figure.suptitle(f"Sample efficiency, {_finals(board, list(found))}", fontsize=10)
     return figure
 
 
 def _seeds(board: Board, methods: tuple[str, ...]) -> str:
-    counts = {len(board.runs(m, g)) for m in methods for g in board.games} - {0}
-    seeds = "no runs" if not counts else f"{min(counts)} seeds" if len(counts) == 1 else (
-        f"{min(counts)} to {max(counts)} seeds"
-    )  # fmt: skip
-    return f"{seeds}, {board.setting.steps:,} steps"
+    """Of the runs whose curves are drawn, the unfinished ones included."""
+    runs = [board.runs(m, g) for m in methods for g in board.games]
+    unfinished = sum(not r.finished for cell in runs for r in cell)
+    rest = f", {unfinished} unfinished" if unfinished else ""
+    return f"{_count({len(cell) for cell in runs})}, {board.setting.steps:,} steps{rest}"
+
+
+def _finals(board: Board, labels: list[str], games: list[str] | None = None) -> str:
+    """Of the finished runs that a score is of."""
+    counts = {len(board.finals(m, g, "test")) for m in labels for g in (board.games if games is None else games)}
+    return f"{_count(counts)}, {board.setting.steps:,} steps"
+
+
+def _count(counts: set[int]) -> str:
+    some = counts - {0}
+    if not some:
+        return "no runs"
+    low, high = min(some), max(some)
+    return f"{low} {'seed' if low == 1 else 'seeds'}" if low == high else f"{low} to {high} seeds"
 
 
 def _panels(count: int, title: str) -> tuple[Any, list[Any]]:
@@ -266,6 +229,7 @@ def _panels(count: int, title: str) -> tuple[Any, list[Any]]:
         axes.remove()
     for axes in list(grid.flat)[:count]:
         axes.tick_params(labelsize=7)
+        axes.locator_params(nbins=5)
         _step_axis(axes)
     figure.suptitle(title, fontsize=10)
     return figure, list(grid.flat)[:count]
@@ -292,6 +256,8 @@ def _bar(axes: Any, place: int, found: Interval, colour: str) -> None:
     axes.barh(place, found.high - found.low, left=found.low, height=0.55, color=colour, alpha=0.6)
     axes.plot([found.value, found.value], [place - 0.28, place + 0.28], color="black", linewidth=1.2)
     axes.tick_params(labelsize=8)
+    axes.use_sticky_edges = False
+    axes.margins(x=0.08)
 
 
 def _legend(figure: Any, panels: list[Any]) -> None:

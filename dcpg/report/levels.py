@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import base64
+import functools
 import io
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dcpg.config import OWN, Config
-from dcpg.envs.make import make_levels
+from dcpg.envs.procgen import Procgen
+from dcpg.evaluation import ROUND
+from dcpg.levels import EachOnce
 from dcpg.report.board import Board
 from dcpg.report.records import Record
 
 MOST = 200  # levels of a map
 COLUMNS = 20  # of a sheet of first frames
 SIZE = 64  # pixels of a first frame
-NEWEST = 3  # evaluations that a map is made of where the levels were not analysed
 ENDS = 8  # hardest and easiest unseen levels that are shown
 
 
@@ -59,7 +62,7 @@ def _training_levels(runs: list[Record]) -> dict[int, list[float]]:
             kept = record.analyses["levels"]["train"]
             pairs = list(zip(kept["levels"], kept["returns"], strict=True))
         else:
-            newest = record.evaluations[-NEWEST:]
+            newest = [row for row in record.evaluations if "train_levels" in row]
             pairs = [p for row in newest for p in zip(row["train_levels"], row["train_returns"], strict=True)]
         for level, value in pairs:
             found[level].append(float(value))
@@ -80,9 +83,15 @@ def _unseen(runs: list[Record]) -> list[dict[str, Any]]:
 
 def sheet(config: Config, levels: list[int]) -> str:
     """The first frames of levels, row by row in one picture, as a data address."""
+    return _sheet(config.game, config.env.mode, tuple(levels))
+
+
+@functools.lru_cache(maxsize=32)
+def _sheet(game: str, mode: str, levels: tuple[int, ...]) -> str:
+    """Made once while a report is watched."""
     from PIL import Image
 
-    frames = first_frames(config, levels)
+    frames = first_frames(game, mode, levels)
     rows = -(-len(levels) // COLUMNS)
     picture = np.zeros((rows * SIZE, COLUMNS * SIZE, 3), np.uint8)
     for i, frame in enumerate(frames):
@@ -93,14 +102,12 @@ def sheet(config: Config, levels: list[int]) -> str:
     return "data:image/webp;base64," + base64.b64encode(out.getvalue()).decode()
 
 
-def first_frames(config: Config, levels: list[int]) -> NDArray[np.uint8]:
-    """uint8 [levels, 64, 64, 3], whatever size the networks see."""
-    import dataclasses
-
-    whole = dataclasses.replace(config, env=dataclasses.replace(config.env, frame_size=SIZE))
+def first_frames(game: str, mode: str, levels: Sequence[int]) -> NDArray[np.uint8]:
+    """uint8 [levels, 64, 64, 3]."""
     frames = []
-    for start in range(0, len(levels), 100):
-        env = make_levels(whole, levels[start : start + 100])
+    for start in range(0, len(levels), ROUND):
+        some = levels[start : start + ROUND]
+        env = Procgen(len(some), game, seed=0, mode=mode, levels=EachOnce(some))
         frames.append(env.observe()[0])
         env.close()
     return np.concatenate(frames)

@@ -14,7 +14,7 @@ from dcpg.report.data import page_data
 from dcpg.report.figures import FIGURES, STIFFNESS_FIGURES
 from dcpg.report.missing import Missing, missing
 from dcpg.report.page import page, version_of
-from dcpg.report.records import Problem, read
+from dcpg.report.records import Cache, Problem, read
 from dcpg.report.stiff import Stiff
 from dcpg.report.tables import TABLES, Table
 from dcpg.rundir import dump, write_atomic
@@ -31,7 +31,7 @@ class Report:
     files: list[Path]
     tables: list[str]
     figures: list[str]
-    missing: list[Missing]
+    missing: list[Missing]  # for the page; empty if there is none
     problems: list[Problem]
     version: str  # of the page; empty if there is none
 
@@ -42,21 +42,22 @@ def make(
     names: Sequence[str] = (),
     ranges: Mapping[str, tuple[float, float]] = RANGES,
     pictures: bool = True,
+    cache: Cache | None = None,
 ) -> Report:
     """Everything that the runs allow, or the named tables and figures alone."""
     for name in names:
         if name not in NAMES:
             raise unknown("table or figure", name, NAMES)
-    records, problems = read(directories)
+    records, problems = read(directories, cache)
     if not records:
         raise BadInput("No run can be used: " + "; ".join(f"{p.path}: {p.text}" for p in problems[:3]))
-    board, stiff = choose(records, problems, ranges), Stiff(records)
+    board, stiff = choose(records, problems, ranges), Stiff(records, problems)
     if not board.records:
         raise BadInput(f"{len(records)} runs have no evaluation yet; come back when they have.")
     tables = [t for name, draw in TABLES.items() if not names or name in names for t in [draw(board)] if t is not None]
     figures = _figures(board, stiff, names) if pictures else {}
-    _refuse_if_not_made(names, {t.name for t in tables} | set(figures))
-    lacking = missing(board, stiff)
+    _refuse_if_not_made(names, {t.name for t in tables}, figures)
+    lacking = [] if names else missing(board, stiff)
     version = ""
     try:
         files = _write_tables(tables, out)
@@ -66,15 +67,22 @@ def make(
             drawn = [name for name in NAMES if (out / "figures" / f"{name}.pdf").is_file()]
             data = page_data(records, board, stiff, tables, drawn, lacking, problems)
             version = version_of(data)
-            files += [_write(out / "report.json", dump(data)), _write(out / "report.html", page(data).encode())]
+            files += [
+                _write(out / "report.json", dump(_without_pictures(data))),
+                _write(out / "report.html", page(data).encode()),
+            ]
     except OSError as error:
         raise StorageFailed(f"{out} cannot be written to ({error}).") from None
     return Report(board, files, [t.name for t in tables], list(figures), lacking, problems, version)
 
 
-def _refuse_if_not_made(names: Sequence[str], made: set[str]) -> None:
-    lacking = [name for name in names if name not in made]
+def _refuse_if_not_made(names: Sequence[str], tables: set[str], figures: Mapping[str, Any]) -> None:
+    lacking = [name for name in names if name not in tables and name not in figures]
     if lacking:
+        import matplotlib.pyplot as plt
+
+        for figure in figures.values():
+            plt.close(figure)
         raise BadInput(
             f"These runs do not allow {', '.join(lacking)}; `dcpg report` without names says what is missing."
         )
@@ -102,14 +110,21 @@ def _write_figures(figures: Mapping[str, Any], out: Path) -> list[Path]:
 
     files = []
     for name, figure in figures.items():
-        figure.draw_without_rendering()  # lays the panels out, once for both files
-        figure.set_layout_engine("none")
+        figure.get_layout_engine().execute(figure)  # once for both files
+        figure.set_layout_engine(None)
         for ending in ("png", "pdf"):
             data = io.BytesIO()
             figure.savefig(data, format=ending, dpi=120)
             files.append(_write(out / "figures" / f"{name}.{ending}", data.getvalue()))
         plt.close(figure)
     return files
+
+
+def _without_pictures(data: dict[str, Any]) -> dict[str, Any]:
+    """For programs: the videos and the levels' frames are in the page alone."""
+    levels = {game: {k: v for k, v in found.items() if k != "sheet"} for game, found in data["levels"].items()}
+    videos = [{k: v for k, v in video.items() if k != "source"} for video in data["videos"]]
+    return data | {"levels": levels, "videos": videos}
 
 
 def _write(path: Path, data: bytes) -> Path:

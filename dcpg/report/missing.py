@@ -10,13 +10,18 @@ from pathlib import Path
 from dcpg.command import train_command
 from dcpg.config import OWN, Config, resolve
 from dcpg.errors import BadInput
+from dcpg.methods import METHODS
 from dcpg.report.board import Board
 from dcpg.report.paper import method_title
 from dcpg.report.records import Record, setting_of
 from dcpg.report.stiff import Stiff
 from dcpg.report.tables import METHODS_OF_TABLES
+from dcpg.settings import dotted
 
 LEVEL_COUNTS = (1, 2, 5, 10, 20, 50, 100, 200)  # the paper's, Appendix A
+OF_THE_SETTING = (
+    "rollout_length", "env.", "levels.start", "levels.count", "levels.seeds", "network.", "evaluation.", "machine.",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,14 +48,15 @@ def _unfinished(board: Board) -> Missing | None:
 def _holes(board: Board) -> Missing | None:
     """Runs of the grid methods x games x seeds that others of the grid have."""
     seeds = sorted({record.config.seed for record in board.records})
+    cells = len(board.games) * len(seeds)
     commands = []
     for label in board.labels:
-        template = next(record for record in board.records if record.label == label)
-        for game in board.games:
-            have = {record.config.seed for record in board.runs(label, game)}
-            if game.startswith(OWN):
-                continue
-            commands += [_train(template, game, seed) for seed in seeds if seed not in have]
+        runs = [record for record in (*board.records, *board.waiting) if record.label == label]
+        if 2 * len(runs) < cells and label not in METHODS:
+            continue  # a first try of a variant, not a part of the grid
+        have = {(record.config.game, record.config.seed) for record in runs}
+        for game in _procgen(board):
+            commands += [_train(runs[0], game, seed) for seed in seeds if (game, seed) not in have]
     what = (
         f"{len(commands)} of {len(board.labels) * len(board.games) * len(seeds)} runs of the grid that the others span"
     )
@@ -108,43 +114,38 @@ def _videos(board: Board) -> Missing | None:
 
 
 def _stiffness(board: Board, stiff: Stiff) -> Missing | None:
-    """Figures 2 and 7, for the games at hand."""
-    if any(not _trainings(board, m, [0]) for m in ("ppg", "dcpg")):
-        return None
+    """Figures 2 and 7, for the games at hand, in the setting of the runs that were measured, if there are any."""
     have = {(r.label, r.config.game, r.setting.level_count) for r in stiff.records}
+    template = (stiff.records or board.records)[0].config
     commands = []
-    for game in _procgen(board):
-        for m in ("ppg", "dcpg"):
-            for n in LEVEL_COUNTS:
-                if (m, game, n) not in have:
-                    config = other_method(board, m, game, 0)
-                    levels = dataclasses.replace(config.levels, count=n, seeds=())
-                    command = train_command(dataclasses.replace(config, levels=levels, analyse=("stiffness",)))
-                    out = f"runs/stiffness/{game}-{m}-{n}"
-                    commands.append(f"{command} --out {out}")
+    try:
+        for game in _procgen(board):
+            for m in ("ppg", "dcpg"):
+                config = other_method(template, m, game, 0)
+                for n in LEVEL_COUNTS:
+                    if (m, game, n) not in have:
+                        levels = dataclasses.replace(config.levels, count=n, seeds=())
+                        command = train_command(dataclasses.replace(config, levels=levels, analyse=("stiffness",)))
+                        commands.append(f"{command} --out runs/stiffness/{game}-{m}-{n}")
+    except BadInput:  # this setting is none for these methods or numbers of levels
+        return None
     return Missing("Figures 2 and 7: value stiffness against the number of training levels", commands)
 
 
 def _trainings(board: Board, method: str, seeds: list[int]) -> list[str]:
     """The commands for a method on every game at hand; none if the method refuses this setting."""
     try:
-        return [train_command(other_method(board, method, game, s)) for game in _procgen(board) for s in seeds]
+        template = board.records[0].config
+        return [train_command(other_method(template, method, game, s)) for game in _procgen(board) for s in seeds]
     except BadInput:
         return []
 
 
-def other_method(board: Board, method: str, game: str, seed: int) -> Config:
-    """The configuration of another method in the board's setting."""
-    template = board.records[0].config
-    config = resolve(method, game, preset=template.preset, steps=template.steps, seed=seed)
-    levels = dataclasses.replace(
-        config.levels, start=template.levels.start, count=template.levels.count, seeds=template.levels.seeds
-    )
-    config = dataclasses.replace(
-        config, rollout_length=template.rollout_length, env=template.env, levels=levels, network=template.network,
-        evaluation=template.evaluation, machine=template.machine,
-    )  # fmt: skip
-    assert setting_of(config) == board.setting
+def other_method(template: Config, method: str, game: str, seed: int) -> Config:
+    """The configuration of another method in the same setting."""
+    settings = {name: value for name, value, _ in dotted(template) if name.startswith(OF_THE_SETTING)}
+    config = resolve(method, game, preset=template.preset, steps=template.steps, seed=seed, settings=settings)
+    assert setting_of(config) == setting_of(template)
     return config
 
 

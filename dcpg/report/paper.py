@@ -35,7 +35,7 @@ class Printed:
     """A figure as the paper prints it."""
 
     mean: float
-    std: float
+    std: float | None  # none where it was computed from printed means
 
 
 @functools.cache

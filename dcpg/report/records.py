@@ -11,13 +11,17 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from dcpg.config import Config, from_json, resolve
-from dcpg.errors import BadInput
-from dcpg.rundir import RunDirectory, read_rows
+from dcpg.config import OWN, PRESETS, Config, from_json, resolve
+from dcpg.envs.procgen import ALL_LEVELS
+from dcpg.errors import BadInput, unknown
+from dcpg.rundir import RunDirectory, parse_rows, read_regular
 from dcpg.settings import dotted
 
 SPLITS = ("train", "test")
 VALUES = ("predicted_value", "true_value", "true_value_own_gamma")
+NEWEST = 3  # evaluations whose single episodes are kept
+MOST_ANALYSIS = 64_000_000  # bytes
+LARGEST = 1e100  # a greater return is no return, and its square is not finite
 STIFFNESS = ("stiffness", "stiffness_sign_free", "stiffness_sign_agreement")
 # what may differ between two runs that are compared: the method itself, and how a run is computed or watched
 _OF_THE_METHOD = ("algorithm.", "levels.sampler", "levels.beta", "levels.rho", "augment", "drac.")
@@ -53,11 +57,12 @@ class Setting:
 
 
 def setting_of(config: Config) -> Setting:
-    """A run's."""
+    """A run's. What the preset changes in methods belongs to it, for `variant_of` does not name it."""
     every = {name: value for name, value, _ in dotted(config)}
     common = {n: v for n, v in every.items() if not n.startswith((*_OF_THE_METHOD, *_OF_THE_COMPUTER))}
     levels = tuple((n, v) for n, v in common.items() if n.startswith("levels."))
-    rest = tuple((n, v) for n, v in common.items() if not n.startswith("levels."))
+    preset = {n: v for n, v in PRESETS.get(config.preset, {}).items() if n.startswith(_OF_THE_METHOD)}
+    rest = tuple((n, v) for n, v in (common | preset).items() if not n.startswith("levels."))
     return Setting(config.rollouts * config.rollout_size, config.preset, levels, rest)
 
 
@@ -91,8 +96,9 @@ class Record:
     config: Config
     versions: Mapping[str, str]
     evaluations: list[dict[str, Any]]
-    stiffness: list[dict[str, float]]  # rows of metrics.jsonl that have it
-    analyses: dict[str, dict[str, Any]] = field(default_factory=dict)  # what `dcpg analyse` kept
+    stiffness: list[dict[str, float]]  # of rows of metrics.jsonl that have it
+    analyses: dict[str, dict[str, Any]] = field(default_factory=dict)  # what `dcpg analyse` kept of the newest weights
+    init: bool = False  # it began with the weights of another run
 
     @cached_property
     def setting(self) -> Setting:
@@ -101,8 +107,8 @@ class Record:
 
     @cached_property
     def label(self) -> str:
-        """The method, and its variant."""
-        return variant_of(self.config)
+        """The method and its variant; a run that began with trained weights is no run of the method itself."""
+        return f"{variant_of(self.config)} [init]" if self.init else variant_of(self.config)
 
     @property
     def steps(self) -> int:
@@ -128,13 +134,19 @@ class Problem:
     text: str
 
 
-def read(directories: Iterable[Path]) -> tuple[list[Record], list[Problem]]:
-    """Every run at or below the directories. Links are not followed; a run is read once however often it is named."""
+Cache = dict[Path, tuple[tuple[Any, ...], tuple[Record, list[str]]]]  # run -> its files' sizes and times, what was read
+
+
+def read(directories: Iterable[Path], cache: Cache | None = None) -> tuple[list[Record], list[Problem]]:
+    """Every run at or below the directories. Links are not followed; a run is read once however often it is named.
+
+    With a cache, a run is read again only when its files have changed.
+    """
     records, problems, seen = list[Record](), list[Problem](), set[Path]()
     for top in directories:
         if not top.is_dir():
             raise BadInput(f"There is no directory {top}.")
-        found = sorted(_run_directories(top))
+        found = sorted(_run_directories(top, problems))
         if not found:
             raise BadInput(f"{top} holds no run: no config.json at or below it.")
         for path in found:
@@ -142,7 +154,7 @@ def read(directories: Iterable[Path]) -> tuple[list[Record], list[Problem]]:
                 continue
             seen.add(path.resolve())
             try:
-                record, notes = read_run(path)
+                record, notes = read_run(path) if cache is None else _read_cached(path, cache)
             except BadInput as error:
                 problems.append(Problem(path, f"left out: {error}"))
                 continue
@@ -151,18 +163,25 @@ def read(directories: Iterable[Path]) -> tuple[list[Record], list[Problem]]:
     return without_duplicates(records, problems), problems
 
 
-def _run_directories(top: Path) -> Iterable[Path]:
-    for folder, below, files in os.walk(top):
-        if "config.json" in files:
+def _run_directories(top: Path, problems: list[Problem]) -> Iterable[Path]:
+    def note(error: OSError) -> None:
+        problems.append(Problem(Path(error.filename), f"left out: it cannot be looked into ({error.strerror})"))
+
+    for folder, below, files in os.walk(top, onerror=note):
+        # some other program's config.json may stand above the runs
+        if "config.json" in files and (not below or {*files, *below} & {"eval.jsonl", "checkpoints"}):
             below.clear()
             yield Path(folder)
 
 
 def without_duplicates(records: list[Record], problems: list[Problem]) -> list[Record]:
-    """One run for each configuration, game and seed: the one that is furthest; the others are noted."""
+    """One run for each method, game, seed and setting: the one that is furthest and has most measured on it.
+
+    Who computed it and how often it was looked at makes no second seed of it. The others are noted.
+    """
     best: dict[tuple[Any, ...], Record] = {}
-    for record in sorted(records, key=lambda r: -r.steps):
-        key = (record.config.fingerprint(), record.setting.steps)
+    for record in sorted(records, key=lambda r: (-r.steps, -len(r.stiffness), -len(r.analyses))):
+        key = (record.setting, record.label, record.config.game, record.config.seed)
         if key in best:
             problems.append(
                 Problem(record.path, f"left out: the same method, game, seed and settings as {best[key].path}")
@@ -173,32 +192,65 @@ def without_duplicates(records: list[Record], problems: list[Problem]) -> list[R
     return [record for record in records if id(record) in kept]
 
 
+def _read_cached(path: Path, cache: Cache) -> tuple[Record, list[str]]:
+    names = ("config.json", "eval.jsonl", "metrics.jsonl", "analysis/levels.json", "analysis/ood-actions.json")
+    files = [path / name for name in names if (path / name).exists()]
+    now = tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+    if path not in cache or cache[path][0] != now:
+        cache[path] = (now, read_run(path))
+    return cache[path][1]
+
+
 def read_run(path: Path) -> tuple[Record, list[str]]:
     """A run and what is odd about it; one whose numbers cannot be trusted is refused."""
     run, notes = RunDirectory(path), list[str]()
-    plain = run.read_config()
-    config = from_json(plain, "config.json")
+    try:
+        plain = run.read_config()
+        config = from_json(plain, "config.json")
+    except (OverflowError, RecursionError) as error:
+        raise BadInput(f"config.json is not a run's configuration ({error}).") from None
+    if config.preset not in PRESETS:
+        raise unknown("preset", config.preset, PRESETS)
     evaluations = _rows(run.evaluations.path, notes)
     for number, row in enumerate(evaluations, 1):
         _check_evaluation(row, number, config)
+    for row in evaluations[:-NEWEST]:  # a report over thousands of runs has no room for every episode
+        for split in SPLITS:
+            row.pop(f"{split}_returns", None)
+            row.pop(f"{split}_levels", None)
     steps = [row["steps"] for row in evaluations]
     if steps != sorted(set(steps)):
         raise BadInput("eval.jsonl: steps do not grow from row to row.")
-    stiffness = [row for row in _rows(run.metrics.path, notes) if "stiffness" in row]
-    for number, row in enumerate(stiffness, 1):
-        for name in (*STIFFNESS, "steps"):
-            _number(row.get(name), f"metrics.jsonl, measurement {number}: {name}")
+    last = config.rollouts * config.rollout_size
+    if steps and steps[-1] > last:
+        raise BadInput(f"eval.jsonl: an evaluation at {steps[-1]:,} steps, but the run is one of {last:,}.")
     versions = plain.get("versions")
     versions = {str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {}
-    return Record(path, config, versions, evaluations, stiffness, _analyses(run, notes)), notes
+    analyses = _analyses(run, config, steps[-1] if steps else 0, notes)
+    return Record(
+        path, config, versions, evaluations, _stiffness(run, config, notes), analyses, bool(plain.get("init"))
+    ), notes
+
+
+def _stiffness(run: RunDirectory, config: Config, notes: list[str]) -> list[dict[str, float]]:
+    """The measurements of a run that was asked for them: other runs' metrics are long and have none."""
+    if "stiffness" not in config.analyse:
+        return []
+    names = ("steps", *STIFFNESS)
+    rows = [row for row in _rows(run.metrics.path, notes) if "stiffness" in row]
+    return [
+        {name: _number(row.get(name), f"metrics.jsonl, measurement {number}: {name}") for name in names}
+        for number, row in enumerate(rows, 1)
+    ]
 
 
 def _rows(path: Path, notes: list[str]) -> list[dict[str, Any]]:
     try:
-        rows = read_rows(path)
-        lines = len(path.read_bytes().splitlines()) if path.exists() else 0
+        data = read_regular(path) if path.exists() else b""
+        rows = parse_rows(data)
     except (OSError, RecursionError) as error:
         raise BadInput(f"{path.name} cannot be read ({error}).") from None
+    lines = len(data.splitlines())
     if lines > len(rows):
         notes.append(f"{path.name} is torn: {lines - len(rows)} of {lines} lines were passed over")
     return rows
@@ -209,30 +261,38 @@ def _check_evaluation(row: dict[str, Any], number: int, config: Config) -> None:
     steps = row.get("steps")
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise BadInput(f"{where}: steps is {_short(steps)}, not a number of steps.")
-    if "train_return" not in row:
-        raise BadInput(f"{where}: train_return is missing.")
+    own = config.game.startswith(OWN)
     for split in SPLITS:
         if f"{split}_return" not in row:
-            continue  # an environment of one's own without unseen levels
+            if own and split == "test":
+                continue  # an environment of one's own may have no unseen levels
+            raise BadInput(f"{where}: {split}_return is missing.")
         mean = _number(row[f"{split}_return"], f"{where}: {split}_return")
         for name in VALUES:
             _number(row.get(f"{split}_{name}"), f"{where}: {split}_{name}")
         returns, levels = row.get(f"{split}_returns"), row.get(f"{split}_levels")
         if not isinstance(returns, list) or not isinstance(levels, list) or len(returns) != len(levels) or not returns:
             raise BadInput(f"{where}: {split}_returns and {split}_levels are not lists of equal length.")
-        values = [_number(r, f"{where}: {split}_returns") for r in returns]
-        if not all(isinstance(level, int) for level in levels):
+        if not all(type(r) in (int, float) and abs(r) <= LARGEST for r in returns):
+            odd = next(r for r in returns if not (type(r) in (int, float) and abs(r) <= LARGEST))
+            raise BadInput(f"{where}: {split}_returns has {_short(odd)}, which is not a number.")
+        if not all(_is_level(level, own) for level in levels):
             raise BadInput(f"{where}: {split}_levels are not level seeds.")
-        if not math.isclose(mean, sum(values) / len(values), rel_tol=1e-6, abs_tol=1e-6):
+        if not math.isclose(mean, sum(returns) / len(returns), rel_tol=1e-6, abs_tol=1e-6):
             raise BadInput(
-                f"{where}: {split}_return is {mean:g}, but its episodes' mean is {sum(values) / len(values):g}."
+                f"{where}: {split}_return is {mean:g}, but its episodes' mean is {sum(returns) / len(returns):g}."
             )
 
 
 def _number(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST:
         raise BadInput(f"{where} is {_short(value)}, not a number.")
     return float(value)
+
+
+def _is_level(value: Any, own: bool) -> bool:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return whole and (own or 0 <= value < ALL_LEVELS)
 
 
 def _short(value: Any) -> str:
@@ -240,16 +300,21 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def _analyses(run: RunDirectory, notes: list[str]) -> dict[str, dict[str, Any]]:
-    """What `dcpg analyse` kept, where it has the form that the report reads."""
+def _analyses(run: RunDirectory, config: Config, steps: int, notes: list[str]) -> dict[str, dict[str, Any]]:
+    """What `dcpg analyse` kept of this run's newest weights, where it has the form that the report reads."""
     found: dict[str, dict[str, Any]] = {}
     for name, check in (("ood-actions", _check_ood_actions), ("levels", _check_levels)):
         path = run.path / "analysis" / f"{name}.json"
         if not path.exists():
             continue
         try:
-            plain = json.loads(path.read_bytes())
+            plain = json.loads(read_regular(path, MOST_ANALYSIS))
+            whose = {"analysis": name, "method": config.method, "game": config.game, "seed": config.seed}
+            if {key: plain[key] for key in whose} != whose:
+                raise BadInput("it is of another run")
             check(plain)
+            if plain["steps"] < steps:
+                raise BadInput(f"it is of the weights at {plain['steps']:,} steps; run `dcpg analyse {name}` again")
             found[name] = plain
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, BadInput) as error:
             notes.append(f"analysis/{name}.json was passed over ({error})")
@@ -257,15 +322,18 @@ def _analyses(run: RunDirectory, notes: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def _check_ood_actions(plain: Any) -> None:
-    for name in ("mean", "std", "raw_mean", "raw_std", "transitions", "steps"):
-        _number(plain[name], name)
+    for name in ("mean", "std", "raw_mean", "raw_std", "transitions", "left_out", "steps"):
+        if _number(plain[name], name) < 0:
+            raise BadInput(f"{name} is {_short(plain[name])}")
+    if plain["transitions"] < 1:
+        raise BadInput("no transition was counted")
 
 
 def _check_levels(plain: Any) -> None:
     _number(plain["steps"], "steps")
     for split in SPLITS:
         levels, returns = plain[split]["levels"], plain[split]["returns"]
-        if len(levels) != len(returns) or not all(isinstance(level, int) for level in levels):
+        if len(levels) != len(returns) or not all(_is_level(level, False) for level in levels):
             raise BadInput(f"{split} has not one return a level")
         for value in returns:
             _number(value, f"{split} returns")

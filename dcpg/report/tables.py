@@ -10,13 +10,11 @@ from functools import partial
 
 import numpy as np
 
-from dcpg.errors import BadInput
 from dcpg.report import paper
 from dcpg.report.board import Board
 from dcpg.report.paper import Printed, game_title, method_title
-from dcpg.statistics import NormalisedScore, Scores, ppo_normalised_score
+from dcpg.report.scores import LEVELS, SCORE, Normalised, normalised_scores, papers_score
 
-SCORE = "PPO-normalised score"
 MAIN = ("ppo", "ucb-drac", "plr", "daac", "ppg", "dcpg", "ddcpg")
 DYNAMICS = ("dcpg", "dcpg+f", "dcpg+i", "dcpg+fi", "ddcpg")
 BOTH = ("train", "test")
@@ -26,11 +24,16 @@ SUBJECTS = {
     "table8": "One network or two", "table9": "Learning dynamics, on training and unseen levels",
     "table10": "Wrong actions that the discriminator believes", "table11": "Learning dynamics beside PPG and DCPG",
 }  # fmt: skip
-LEVELS = {"train": "training levels", "test": "unseen levels"}
 MISPRINT = (
     "The paper's own Table 8 prints 152.7 ± 4.4 for DCPG on training levels, which is DDCPG's figure; everywhere else "
     "it prints 148.9 ± 4.3, which stands here."
 )
+
+
+TEX = str.maketrans(
+    {"\\": "\\textbackslash{}", "&": "\\&", "%": "\\%", "_": "\\_", "#": "\\#", "$": "\\$", "{": "\\{", "}": "\\}",
+     "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$"}
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Table:
             for column in self.columns:
                 c = self.cells[row, column]
                 line += [_plain(c.mean), _plain(c.std), c.seeds]
-                line += [c.paper.mean, c.paper.std] if c.paper else ["", ""]
+                line += [_plain(c.paper.mean), _plain(c.paper.std)] if c.paper else ["", ""]
             writer.writerow(line)
         return out.getvalue()
 
@@ -102,62 +105,14 @@ class Table:
         """The user's figure."""
         if cell.mean is None:
             return "-"
-        std = "" if cell.std is None else f" ± {cell.std:.{self.digits}f}"
-        return f"{cell.mean:.{self.digits}f}{std} ({cell.seeds})"
+        return f"{self._figure(cell.mean, cell.std)} ({cell.seeds})"
+
+    def _figure(self, mean: float, std: float | None) -> str:
+        return f"{mean:.{self.digits}f}" + ("" if std is None else f" ± {std:.{self.digits}f}")
 
     def papers(self, cell: Cell) -> str:
         """The paper's figure."""
-        return f"{cell.paper.mean:.{self.digits}f} ± {cell.paper.std:.{self.digits}f}" if cell.paper else "-"
-
-
-@dataclass(frozen=True)
-class Denominators:
-    """PPO's mean returns, and whose they are."""
-
-    ppo: Scores
-    whose: str
-
-
-def denominators(board: Board, split: str) -> Denominators | None:
-    """The user's own PPO runs of the same setting; without any, the paper's, if the runs are of the paper's size."""
-    own = board.scores("ppo", split)
-    if own:
-        return Denominators(own, "these PPO runs")
-    if board.setting.is_paper_size:
-        return Denominators({g: np.array([m]) for g, m in paper.returns(split, "ppo").items()}, "the paper's PPO")
-    return None
-
-
-def normalised_scores(
-    board: Board, labels: list[str], split: str
-) -> tuple[dict[str, NormalisedScore], list[str], list[str]]:
-    """The PPO-normalised score of each method over the games that all of them and PPO share; the games; why not."""
-    found = denominators(board, split)
-    present = [label for label in labels if board.scores(label, split)]
-    if found is None:
-        return {}, [], ["No PPO-normalised score: there is no finished PPO run of the same setting to divide by."]
-    games = [game for game in board.finished_games(present, split) if game in found.ppo]
-    if not games:
-        return {}, [], ["No PPO-normalised score: there is no game on which PPO and all these methods have finished."]
-    scores = {}
-    try:
-        for label in present:
-            compute = partial(ppo_normalised_score, board.scores(label, split, games), found.ppo)
-            score = board.once(("normalised", label, split, *games), compute)
-            scores[label] = score if _same_seeds(board, label, games) else NormalisedScore(*_ends(score), None)
-    except BadInput as error:
-        return {}, [], [f"No PPO-normalised score: {error}"]
-    which = "all 16 games" if len(games) == len(paper.GAMES) else ", ".join(map(game_title, games))
-    return scores, games, [f"{SCORE} over {which}, divided by {found.whose} ({LEVELS[split]})."]
-
-
-def _ends(score: NormalisedScore) -> tuple[float, float, float]:
-    return score.value, score.low, score.high
-
-
-def _same_seeds(board: Board, label: str, games: list[str]) -> bool:
-    sets = {tuple(r.config.seed for r in board.runs(label, game) if r.finished) for game in games}
-    return len(sets) == 1
+        return self._figure(cell.paper.mean, cell.paper.std) if cell.paper else "-"
 
 
 def seeds_of(board: Board, label: str, games: list[str], split: str) -> str:
@@ -183,11 +138,11 @@ def _returns(board: Board, *, name: str, split: str, methods: tuple[str, ...]) -
                 str(len(finals)),
                 printed.get((split, "return", game, label)),
             )
-    scores, shared, notes = normalised_scores(board, labels, split)
-    rows = [*map(game_title, games), *([SCORE] if scores else [])]
-    for label in labels if scores else []:
-        cells[SCORE, method_title(label)] = _score_cell(board, scores, shared, label, split)
-    return Table(name, _title(name), "game", [*map(method_title, labels)], rows, cells, _notes(board, notes))
+    found = normalised_scores(board, labels, split)
+    rows = [*map(game_title, games), *([SCORE] if found.scores else [])]
+    for label in labels if found.scores else []:
+        cells[SCORE, method_title(label)] = _score_cell(board, found, label, split)
+    return Table(name, _title(name), "game", [*map(method_title, labels)], rows, cells, _notes(board, found.notes))
 
 
 def _scores(board: Board, *, name: str, splits: tuple[str, ...], methods: tuple[str, ...]) -> Table | None:
@@ -196,13 +151,13 @@ def _scores(board: Board, *, name: str, splits: tuple[str, ...], methods: tuple[
         return None
     labels, cells, notes, rows = list(methods), dict[tuple[str, str], Cell](), list[str](), list[str]()
     for split in splits:
-        scores, games, why = normalised_scores(board, labels, split)
-        if not scores:
+        found = normalised_scores(board, labels, split)
+        notes += found.notes
+        if not found.scores:
             continue
         rows.append(LEVELS[split])
-        notes += why
         for label in labels:
-            cells[LEVELS[split], method_title(label)] = _score_cell(board, scores, games, label, split)
+            cells[LEVELS[split], method_title(label)] = _score_cell(board, found, label, split)
     if not rows:
         return None
     if name == "table8":
@@ -210,12 +165,12 @@ def _scores(board: Board, *, name: str, splits: tuple[str, ...], methods: tuple[
     return Table(name, _title(name), SCORE, [*map(method_title, labels)], rows, cells, _notes(board, notes))
 
 
-def _score_cell(board: Board, scores: dict[str, NormalisedScore], games: list[str], label: str, split: str) -> Cell:
-    printed = paper.printed().get((split, "ppo_normalised_score", "all", label))
-    if label not in scores:
+def _score_cell(board: Board, found: Normalised, label: str, split: str) -> Cell:
+    printed = papers_score(split, label, found.games)
+    if label not in found.scores:
         return Cell(paper=printed)
-    score = scores[label]
-    return Cell(score.value, score.std, seeds_of(board, label, games, split), printed)
+    score = found.scores[label]
+    return Cell(score.value, score.std, seeds_of(board, label, found.games, split), printed)
 
 
 def _ood_actions(board: Board, *, name: str, methods: tuple[str, ...], game: str) -> Table | None:
@@ -233,11 +188,13 @@ def _ood_actions(board: Board, *, name: str, methods: tuple[str, ...], game: str
         if not kept:
             continue
         some = True
-        for row, prefix in ((rows[0], ""), (rows[1], "raw_")):
+        known = np.array([a["transitions"] for a in kept], float)
+        every = known + np.array([a["left_out"] for a in kept], float)
+        for row, prefix, of in ((rows[0], "", known), (rows[1], "raw_", every)):
             means, stds = (np.array([a[f"{prefix}{x}"] for a in kept], float) for x in ("mean", "std"))
-            weights = np.array([a["transitions"] for a in kept], float)
-            centre = np.average(means, weights=weights)
-            spread = np.sqrt(np.average(stds**2 + (means - centre) ** 2, weights=weights))
+            centre = np.average(means, weights=of)
+            squares = (stds**2 * (of - 1) + (means - centre) ** 2 * of).sum()
+            spread = np.sqrt(squares / max(of.sum() - 1, 1))
             cells[row, title] = Cell(float(centre), float(spread), n, printed if row == rows[0] else None)
         means = np.array([a["mean"] for a in kept], float)
         cells[rows[2], title] = Cell(float(means.std(ddof=1)) if len(means) > 1 else None, None, n)
@@ -264,16 +221,7 @@ def _plain(value: float | None) -> str:
 
 
 def _tex(text: str) -> str:
-    for plain, escaped in (
-        ("&", "\\&"),
-        ("%", "\\%"),
-        ("_", "\\_"),
-        ("#", "\\#"),
-        ("±", "$\\pm$"),
-        ("~", "\\textasciitilde{}"),
-    ):
-        text = text.replace(plain, escaped)
-    return text
+    return text.translate(TEX)
 
 
 TABLES: dict[str, Callable[[Board], Table | None]] = {

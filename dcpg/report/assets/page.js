@@ -189,8 +189,8 @@
       box.append(el("div", {}, table(["method", "score", "95% interval", "the paper"], list.map((m) => {
         const r = value(m);
         return [methods.get(m).title, format(r.value, digits) + (r.std !== null && r.std !== undefined ? ` ± ${format(r.std, digits)}` : ""), r.high > r.low ? `${format(r.low, digits)} to ${format(r.high, digits)}` : "one seed", format(r.paper, digits)];
-      })), ...(measure.value === "normalised" ? h.notes[split.value] : [`Over ${h.shared.join(", ")}.`]).map((n) => el("p", { class: "note" }, n)),
-      D.paper_size ? null : el("p", { class: "note" }, "The paper's figures are of 25M steps, 16 games and 10 seeds; these runs are smaller, so the two are not to be compared as they stand.")));
+      })), ...(measure.value === "normalised" ? h.notes[split.value] : h.shared).map((n) => el("p", { class: "note" }, n)),
+      D.paper_size ? null : el("p", { class: "note" }, "The paper's figures, over the same games, are of 25M steps and 10 seeds; these runs are smaller, so the two are not to be compared as they stand.")));
     });
   }
 
