@@ -7,6 +7,7 @@ from; the bounds are enforced when the dataclass is made, so that a bad value ne
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -36,7 +37,7 @@ class Section:
     """A group of settings. Subclasses only declare fields."""
 
     def __post_init__(self) -> None:
-        hints = typing.get_type_hints(type(self))
+        hints = _hints(type(self))  # type: ignore[arg-type]  # mypy takes the class for one of its instances
         for f in dataclasses.fields(self):
             value = _coerce(f.name, getattr(self, f.name), hints[f.name])
             object.__setattr__(self, f.name, value)
@@ -49,6 +50,11 @@ class Section:
             if name not in known:
                 raise unknown("setting", name, known)
         return dataclasses.replace(self, **values)
+
+
+@functools.cache
+def _hints(section: type) -> dict[str, Any]:
+    return typing.get_type_hints(section)
 
 
 def _coerce(name: str, value: Any, hint: Any) -> Any:

@@ -19,6 +19,7 @@ LOOPBACK = "127.0.0.1"
 DRAW_EVERY = 300.0  # seconds between two drawings of the figures, which take longer than the page
 WAITING = (
     b'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="3"><title>dcpg report</title>'
+    b'<link rel="icon" href="data:,">'
     b"<body style='font-family:system-ui;margin:4rem auto;max-width:40rem;color-scheme:light dark'>"
     b"<p>No run has an evaluation yet. This page shows the report as soon as one has.</p>"
 )
