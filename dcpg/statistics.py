@@ -194,7 +194,7 @@ class NormalisedScore(Interval):
 
 
 def ppo_normalised_score(scores: Scores, ppo: Scores, resamples: int = RESAMPLES, seed: int = 0) -> NormalisedScore:
-    """100 times the mean over games of (mean return over seeds / PPO's mean return), the paper's Section 4.4.
+    """100 times the mean over games of (mean return over seeds / PPO's mean return), as in the paper's Table 1.
 
     PPO's means are taken as fixed, in the interval and in the deviation alike. The score of seed k is the same mean
     over games of its returns alone, and `std` is the deviation of these, with the number of seeds less one below. It is
