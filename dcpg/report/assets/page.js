@@ -116,7 +116,7 @@
   function band(x, mid, low, high, colour, name, extra = {}) {
     const traces = [];
     if (mid.some((v, i) => high[i] > low[i])) {
-      traces.push({ x: [...x, ...[...x].reverse()], y: [...high, ...[...low].reverse()], fill: "toself", fillcolor: faint(colour, 0.16), line: { width: 0 }, hoverinfo: "skip", type: "scatter", mode: "lines", name: `${name} band`, meta: "band" });
+      traces.push({ x: [...x, ...[...x].reverse()], y: [...high, ...[...low].reverse()], fill: "toself", fillcolor: faint(colour, 0.16), line: { width: 0 }, hoverinfo: "skip", type: "scatter", mode: "lines", name: `${name} band`, meta: "band", showlegend: false });
     }
     traces.push({ x, y: mid, name, type: "scatter", mode: x.length < 25 ? "lines+markers" : "lines", marker: { size: 4 }, line: { color: colour, width: 2, ...(extra.line || {}) }, ...(extra.trace || {}) });
     return traces;
@@ -377,7 +377,7 @@
   // -- video
   const seen = section("video", "Video", D.videos.length ? "The agent on levels that it has never seen: its value, its choices and its return beside the game." : "There is none yet; see what is missing.");
   if (D.videos.length) {
-    const film = el("video", { controls: "", loop: "", muted: "", playsinline: "", preload: "metadata" });
+    const film = el("video", { controls: "", loop: "", muted: "", playsinline: "", preload: "auto", onloadedmetadata: () => { film.currentTime = Math.min(2, film.duration / 4); } });
     const caption = el("p", { class: "note" });
     const pick = select("video", "game", D.videos.map((v, i) => [String(i), v.game]), "0", () => play());
     const play = () => { const v = D.videos[Number(pick.value)]; film.src = v.source; caption.textContent = v.name; };
