@@ -1,7 +1,7 @@
 # With nothing but Python 3.11 or 3.12, git and make:
 #   make train        set everything up, train DCPG for a few minutes, evaluate, make a video and a picture
 #   make test         set everything up, run linters, types and tests (under 10 minutes)
-#   make test-faults  the longer tests: kills, faults, the learning of every method (under 25 minutes)
+#   make test-faults  the longer tests: kills, faults, slow tests of the ablations (under 25 minutes)
 #   make docs         set everything up, build the documentation as a site in the folder site
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from dcpg.algorithm import Algorithm
@@ -20,6 +21,15 @@ from dcpg.rollout import Rollout, with_targets
 from dcpg.seeding import generator
 
 T, N, ACTIONS, SHAPE = 6, 4, 5, (16, 16, 3)
+
+
+FAMILIES = ("ppo", "ucb-drac", "plr", "daac", "ppg", "dcpg", "ddcpg")
+
+
+def each(names: Iterable[str]) -> list[Any]:
+    """Parameters of a slow test: the paper's main methods at once, its ablations in the longer suite."""
+    of = {name: name.split(",", maxsplit=1)[0] for name in names}
+    return [pytest.param(n, marks=() if m in FAMILIES else pytest.mark.faults) for n, m in of.items()]
 
 
 def declare(name: str, more: Mapping[str, Any] = MappingProxyType({}), **changes: Any) -> tuple[Method, Any]:

@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import dcpg
 from dcpg.methods import METHODS
+from tests.small import each
 
 
 class Signpost(gymnasium.Env[Any, Any]):
@@ -50,15 +51,8 @@ def make_test(num_envs: int, seed: int) -> SyncVectorEnv:
     return SyncVectorEnv([lambda: Signpost(1000, 10**6)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
 
 
-QUICK = ("ppo", "daac", "ppg", "dcpg", "ddcpg")  # one of each family; the others learn in the longer suite
-
-
-def marked(name: str) -> Any:
-    return pytest.param(name, marks=() if name in QUICK else pytest.mark.faults)
-
-
 # PLR sets levels, which only Procgen lets it do; beside that it is PPO
-@pytest.mark.parametrize("name", [marked(name) for name in METHODS if name != "plr"])
+@pytest.mark.parametrize("name", each(name for name in METHODS if name != "plr"))
 def test_each_method_solves_a_tiny_task(name: str, tmp_path: Path) -> None:
     settings = {
         "env.num_envs": 16, "rollout_length": 16, "machine.threads": 1,

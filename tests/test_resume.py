@@ -17,6 +17,7 @@ from dcpg.launch import start
 from dcpg.methods import METHODS
 from dcpg.rundir import RunDirectory, read_rows
 from dcpg.trainer import Trainer
+from tests.small import each
 
 FILES = ("weights.safetensors", "adam.safetensors", "state.json", "envs.zst")
 TINY = {"evaluation.every": 2, "evaluation.episodes": 3, "evaluation.max_steps": 40}
@@ -64,7 +65,7 @@ MEASURED = {"analyse": "stiffness,ood-actions", "analyse_every": 3, "machine.chu
 MORE = {"plr": REPLAY, "ucb-drac": ARMS, "ddcpg, both": REPLAY | ARMS, "ddcpg, measured": MEASURED}
 
 
-@pytest.mark.parametrize("case", [*METHODS, "ddcpg, both", "ddcpg, measured"])
+@pytest.mark.parametrize("case", each([*METHODS, "ddcpg, both", "ddcpg, measured"]))
 def test_stopped_anywhere_and_resumed_equals_undisturbed(case: str, tmp_path: Path) -> None:
     name, more = case.split(",", maxsplit=1)[0], TINY | MORE.get(case, {})
     game, steps = ("bossfight", 768) if "levels.seeds" in more else ("starpilot", 512)

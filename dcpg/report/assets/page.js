@@ -338,7 +338,7 @@
       const labels = Object.keys(found.returns);
       if (other || !which) {
         level = null;
-        which = select("level-method", "method", labels.map((m) => [m, methods.get(m).title]), labels[labels.length - 1], () => refresh());
+        which = select("level-method", "method", labels.map((m) => [m, methods.get(m).title]), found.analysed[0] || labels[labels.length - 1], () => refresh());
         holder.replaceChildren(which.node);
       }
       const returns = found.returns[which.value];
