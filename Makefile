@@ -46,7 +46,8 @@ test: lint
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 test-faults: setup
-	$(BIN)/python -m pytest -m faults
+	$(BIN)/python -m pytest -m faults tests/faults
+	$(BIN)/python -m pytest -m faults -n auto --maxprocesses 8 --dist worksteal --ignore tests/faults
 
 docs: setup
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict
