@@ -404,10 +404,10 @@ def host(name: str) -> None:
 @fault
 def brief() -> None:
     """Without the estimate before a run and the picture after it."""
-    from dcpg import cli
+    from dcpg.cli import training
 
-    cli.announce = lambda *_: None
-    cli.conclude = lambda *_: None
+    training.announce = lambda *_: None
+    training.conclude = lambda *_: None
 
 
 def install(arguments: list[str]) -> None:
