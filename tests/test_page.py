@@ -404,3 +404,20 @@ def test_the_watched_page_refreshes_itself(tmp_path: Path, look: Any) -> None:
         stop.set()
         thread.join(20)
     assert not thread.is_alive()
+
+
+def test_the_yardstick_stands_beside_ppo_of_the_papers_sizes_alone(tmp_path: Path) -> None:
+    """However long the run: published returns at the steps that it has reached, its own interpolated."""
+    for name, method, more in (("ppo", "ppo", {}), ("dcpg", "dcpg", {}), ("small", "ppo", {"network.features": 64})):
+        config = synthetic.configuration(method, "starpilot", 3, steps=600_000, settings=more)
+        rows = synthetic.rows_of(config, random.Random(5), rollouts=(1, 11, 21, 31, 36))
+        synthetic.write(tmp_path / "runs" / name, config, rows)
+    make([tmp_path / "runs"], tmp_path / "out", pictures=False)
+    (found,) = json.loads((tmp_path / "out" / "report.json").read_text())["yardstick"]
+    assert (found["game"], found["seed"]) == ("StarPilot", 3)
+    published = [(p["steps"], p["published"]["train"], p["published"]["test"]) for p in found["points"]]
+    assert published == [(100_000, 2.3, 2.34), (250_000, 3.22, 3.03), (500_000, 4.45, 3.8)]
+    row = [json.loads(line) for line in (tmp_path / "runs" / "ppo" / "eval.jsonl").read_text().splitlines()]
+    share = (100_000 - row[0]["steps"]) / (row[1]["steps"] - row[0]["steps"])
+    expected = row[0]["test_return"] * (1 - share) + row[1]["test_return"] * share
+    assert found["points"][0]["own"]["test"] == pytest.approx(expected)
