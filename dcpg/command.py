@@ -15,7 +15,7 @@ _OPTIONS = ("method", "game", "seed", "preset", "steps")
 
 def train_command(config: Config, out: Path | None = None) -> str:
     """`dcpg train ...` with every setting that the method and the preset do not have already."""
-    usual = _usual(config.method, config.preset)
+    usual = usual_values(config.method, config.preset)
     words = ["dcpg", "train", config.method, "--game", config.game.removeprefix(OWN), "--preset", config.preset]
     if config.steps != usual["steps"]:
         words += ["--steps", str(config.steps)]
@@ -29,8 +29,8 @@ def train_command(config: Config, out: Path | None = None) -> str:
 
 
 @functools.cache
-def _usual(method: str, preset: str) -> dict[str, Any]:
-    """The values that need not be given; no game has others."""
+def usual_values(method: str, preset: str) -> dict[str, Any]:
+    """What a method and a preset have without being told; no game has others."""
     return {name: value for name, value, _ in dotted(resolve(method, "bigfish", preset=preset))}
 
 

@@ -23,7 +23,7 @@ from dcpg.envs.make import EnvMaker, make_levels
 from dcpg.envs.procgen import ALL_LEVELS
 from dcpg.errors import BadInput, unknown
 from dcpg.evaluation import ROUND
-from dcpg.report.records import read_run, setting_of
+from dcpg.report.records import STIFFNESS, read_run, setting_of
 from dcpg.rundir import RunDirectory
 from dcpg.seeding import key
 
@@ -81,9 +81,6 @@ def stiffness_of(agent: Agent, run: RunDirectory, states: int, maker: EnvMaker |
     if found.states < 2:
         raise BadInput("No two states have a value gradient: there is nothing to compare.")
     recorded = read_run(run.path)[0].stiffness
-    names = {name: f"stiffness_{name}" for name in ("sign_free", "sign_agreement")} | {
-        name: name for name in ("steps", "stiffness")
-    }
     return {
         "stiffness": found.stiffness,
         "sign_free": found.sign_free,
@@ -91,7 +88,9 @@ def stiffness_of(agent: Agent, run: RunDirectory, states: int, maker: EnvMaker |
         "states": found.states,
         "parameters": sum(p.numel() for p in parameters_of(agent.network, head)),
         "levels": setting_of(agent.config).level_count,
-        "recorded": {name: [row[column] for row in recorded] for name, column in names.items()},
+        "recorded": {
+            name: [row[column] for row in recorded] for name, column in {"steps": "steps", **STIFFNESS}.items()
+        },
         "recorded_mean": float(np.mean([row["stiffness"] for row in recorded])) if recorded else None,
     }
 

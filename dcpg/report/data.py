@@ -15,7 +15,7 @@ from dcpg.report.figures import colour
 from dcpg.report.levels import level_map
 from dcpg.report.missing import Missing
 from dcpg.report.paper import game_title, method_title
-from dcpg.report.records import Problem, Record, papers_setting
+from dcpg.report.records import STIFFNESS, Problem, Record, papers_setting
 from dcpg.report.scores import (
     aggregates,
     improvement,
@@ -36,9 +36,6 @@ COLUMNS = {
     "train": "train_return", "test": "test_return", "predicted_train": "train_predicted_value",
     "true_train": "train_true_value", "own_train": "train_true_value_own_gamma",
     "predicted_test": "test_predicted_value", "true_test": "test_true_value", "own_test": "test_true_value_own_gamma",
-}  # fmt: skip
-STIFFNESS_COLUMNS = {
-    "stiffness": "stiffness", "sign_free": "stiffness_sign_free", "sign_agreement": "stiffness_sign_agreement",
 }  # fmt: skip
 POINTS = 200  # of one run's stiffness over training
 VIDEO_BYTES = 24_000_000  # of all videos of a page together
@@ -177,12 +174,12 @@ def _stiffness(board: Board, stiff: Stiff) -> dict[str, Any]:
         if record.stiffness:
             rows = record.stiffness[:: -(-len(record.stiffness) // POINTS)]
             about = {"label": record.label, "game": record.config.game, "seed": record.config.seed}
-            columns = {name: [row[column] for row in rows] for name, column in STIFFNESS_COLUMNS.items()}
+            columns = {name: [row[column] for row in rows] for name, column in STIFFNESS.items()}
             training.append(about | {"steps": [row["steps"] for row in rows]} | columns)
     cells = sorted({(r.config.game, r.label) for r in stiff.records})
     levels = []
     for game, label in cells:
-        curves = {name: stiff.curve(label, game, column) for name, column in STIFFNESS_COLUMNS.items()}
+        curves = {name: stiff.curve(label, game, column) for name, column in STIFFNESS.items()}
         if (first := curves["stiffness"]) is not None and len(first.steps) > 1:
             about = {"label": label, "title": method_title(label), "colour": colour(label), "game": game}
             shown = {name: _mean_std(c) for name, c in curves.items() if c is not None}

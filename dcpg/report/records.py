@@ -11,6 +11,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from dcpg.command import usual_values
 from dcpg.config import OWN, PRESETS, Config, from_json, resolve
 from dcpg.envs.procgen import ALL_LEVELS
 from dcpg.errors import BadInput, unknown
@@ -22,7 +23,9 @@ VALUES = ("predicted_value", "true_value", "true_value_own_gamma")
 NEWEST = 3  # evaluations whose single episodes are kept
 MOST_ANALYSIS = 64_000_000  # bytes
 LARGEST = 1e100  # a greater return is no return, and its square is not finite
-STIFFNESS = ("stiffness", "stiffness_sign_free", "stiffness_sign_agreement")
+STIFFNESS = {  # what is measured -> its column of metrics.jsonl
+    "stiffness": "stiffness", "sign_free": "stiffness_sign_free", "sign_agreement": "stiffness_sign_agreement",
+}  # fmt: skip
 # what may differ between two runs that are compared: the method itself, and how a run is computed or watched
 _OF_THE_METHOD = ("algorithm.", "levels.sampler", "levels.beta", "levels.rho", "augment", "drac.")
 _OF_THE_COMPUTER = (
@@ -72,14 +75,9 @@ def papers_setting() -> Setting:
     return setting_of(resolve("ppo", "bigfish"))
 
 
-@cache
-def _usual(method: str, preset: str) -> dict[str, Any]:
-    return {name: value for name, value, _ in dotted(resolve(method, "bigfish", preset=preset))}
-
-
 def variant_of(config: Config) -> str:
     """The method's name, and what was set otherwise than the method and the preset have it."""
-    usual = _usual(config.method, config.preset)
+    usual = usual_values(config.method, config.preset)
     other = [
         f"{name.rsplit('.', 1)[-1]}={value}"
         for name, value, _ in dotted(config)
@@ -236,7 +234,7 @@ def _stiffness(run: RunDirectory, config: Config, notes: list[str]) -> list[dict
     """The measurements of a run that was asked for them: other runs' metrics are long and have none."""
     if "stiffness" not in config.analyse:
         return []
-    names = ("steps", *STIFFNESS)
+    names = ("steps", *STIFFNESS.values())
     rows = [row for row in _rows(run.metrics.path, notes) if "stiffness" in row]
     return [
         {name: _number(row.get(name), f"metrics.jsonl, measurement {number}: {name}") for name in names}
