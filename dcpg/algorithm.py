@@ -15,7 +15,7 @@ The paper's three pseudocode boxes are one skeleton; a `Method` fills it in. Lin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +28,7 @@ from dcpg.buffer import Buffer, compress
 from dcpg.errors import NumericalFailure
 from dcpg.methods.base import Common, Method, Optimise, Terms
 from dcpg.networks import Network, Outputs
+from dcpg.ranks import ALONE, Ranks, groups
 from dcpg.rollout import Actor, Rollout
 from dcpg.seeding import generator
 
@@ -90,12 +91,15 @@ class Algorithm:
         chunk: int,
         device: torch.device,
         precision: str = "fp32",
+        shards: int = 1,
+        ranks: Ranks = ALONE,
         between_steps: Callable[[], None] = lambda: None,
         before_update: Callable[[Rollout], None] = lambda tau: None,  # tau, at the parameters that acted
         on_step: Callable[[str, Tensor], None] = lambda name, values: None,  # for tests: a step's terms and norm
     ) -> None:
         self.method, self.settings, self.network, self.collect, self.B = method, settings, network, collect, buffer
         self.seed, self.actions, self.chunk, self.device = seed, actions, chunk, device
+        self.groups, self.ranks = groups(shards, buffer.num_envs * ranks.size, ranks), ranks
         self.autocast = precision == "bf16"
         self.between_steps, self.before_update, self.on_step = between_steps, before_update, on_step
         self.actor = Actor(network, tuple(method.targets), chunk, device, precision)
@@ -138,31 +142,41 @@ class Algorithm:
     def optimise(self, number: int, line: Optimise, data: Rollout | Buffer) -> None:
         """ "Optimise ... with ...": epochs x minibatches, every sample once an epoch."""
         at, split_of = self.cursor, -1
-        split: tuple[Tensor, ...] = ()
-        ahead: Future[Batch] | None = None
-        minibatches = line.data.minibatches_of(len(data))
+        parts = [data.part(group.envs) for group in self.groups]
+        splits: list[tuple[Tensor, ...]] = []
+        ahead: Future[list[Batch]] | None = None
+        minibatches = line.data.minibatches_of(len(data) * self.ranks.size)
+
+        def opened(minibatch: int) -> list[Batch]:
+            return [part.minibatch(split[minibatch]) for part, split in zip(parts, splits, strict=True)]
+
         for epoch, minibatch in at.remaining(number, line.epochs):
             place = (at.rollout, number, epoch)
             if split_of != epoch:
-                order = data.order(generator(self.seed, "order", *place))
-                split, split_of = order.tensor_split(minibatches), epoch
-            batch = ahead.result() if ahead is not None else data.minibatch(split[minibatch])
+                orders = [part.order(g) for part, g in zip(parts, self.generators("order", *place), strict=True)]
+                splits, split_of = [order.tensor_split(minibatches) for order in orders], epoch
+            batches = ahead.result() if ahead is not None else opened(minibatch)
             more = data is self.B and minibatch + 1 < minibatches
-            ahead = self.opener.submit(data.minibatch, split[minibatch + 1]) if more else None
+            ahead = self.opener.submit(opened, minibatch + 1) if more else None
             if line.draw is not None:
-                batch = line.draw(batch, data, generator(self.seed, "draw", *place, minibatch), self.actions)
-            batch = batch.to(self.device)
+                drawing = zip(batches, parts, self.generators("draw", *place, minibatch), strict=True)
+                batches = [line.draw(batch, part, g, self.actions) for batch, part, g in drawing]
+            batches = [batch.to(self.device) for batch in batches]
             for name, terms in line.steps.items():
-                self.step(name, terms, batch, line.couples)
+                self.step(name, terms, batches, line.couples)
             at.step_done(minibatches)
             self.between_steps()
 
-    def step(self, name: str, terms: Terms, batch: Batch, couples: bool = False) -> None:
-        """One optimiser step: gradients summed over chunks, one clip, one step."""
-        count = batch.valid.sum().clamp(min=1)
+    def generators(self, name: str, *place: int) -> list[torch.Generator]:
+        """One for each group, keyed by what it is for and where the loop stands."""
+        return [generator(self.seed, name, *place, *group.key) for group in self.groups]
+
+    def step(self, name: str, terms: Terms, batches: Sequence[Batch], couples: bool = False) -> None:
+        """One optimiser step on one batch a group: gradients summed over chunks, groups and ranks, clipped once."""
+        count = self.ranks.total(torch.stack([batch.valid.sum() for batch in batches]).sum()).clamp(min=1)
         sums = {term: torch.zeros((), device=self.device) for term in terms}
         self.network.zero_grad(set_to_none=True)
-        for part in [batch] if couples else batch.chunks(self.chunk):
+        for part in batches if couples else [part for batch in batches for part in batch.chunks(self.chunk)]:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
                 out = Outputs(self.network, part, self.chunk)
                 means = {
@@ -172,8 +186,20 @@ class Algorithm:
             loss.backward()  # type: ignore[no-untyped-call]
             for term, mean in means.items():
                 sums[term] += mean.detach()
+        self._sum_over_ranks(sums)
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.max_grad_norm)
         self._apply(name, sums, norm)
+
+    def _sum_over_ranks(self, sums: dict[str, Tensor]) -> None:
+        """Every rank's gradients and terms are parts of one mean: one message adds them up."""
+        if self.ranks.alone:
+            return
+        parts = [p.grad for p in self.network.parameters() if p.grad is not None] + list(sums.values())
+        flat = self.ranks.total(torch.cat([part.flatten() for part in parts]))
+        at = 0
+        for part in parts:
+            part.copy_(flat[at : at + part.numel()].view_as(part))
+            at += part.numel()
 
     def _apply(self, name: str, sums: dict[str, Tensor], norm: Tensor) -> None:
         """Step the Adam unless something is not finite; then stop, before the step, and say what it was."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
+
 from dcpg.augmentations import AUGMENTATIONS
+from dcpg.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
     from dcpg.rollout import Rollout
@@ -17,7 +20,7 @@ class Augmenter(Protocol):
     def choose(self) -> str:
         """The augmentation for the rollout that was observed last."""
 
-    def observe(self, tau: Rollout) -> None:
+    def observe(self, tau: Rollout, ranks: Ranks = ALONE) -> None:
         """See a rollout, which the policy sampled after the update with the choice before."""
 
     def state(self) -> Any:
@@ -41,7 +44,7 @@ class Fixed:
         """Its name."""
         return self.name
 
-    def observe(self, tau: Rollout) -> None:
+    def observe(self, tau: Rollout, ranks: Ranks = ALONE) -> None:
         """Nothing to learn."""
 
     def state(self) -> Any:
@@ -74,12 +77,14 @@ class UCB:
         """The arm in use."""
         return self.arms[self.arm or 0]
 
-    def observe(self, tau: Rollout) -> None:
+    def observe(self, tau: Rollout, ranks: Ranks = ALONE) -> None:
         """Reward the arm in use, then choose again; of equal arms the first."""
         if self.arm is not None:
             self.total += 1
             self.counts[self.arm] += 1
-            reward = float(tau.returns[self.head][tau.valid].double().mean())
+            targets = tau.returns[self.head][tau.valid].double()
+            total, count = ranks.total(torch.tensor([targets.sum(), len(targets)], dtype=torch.float64))
+            reward = float(total / count)
             self.rewards[self.arm] = [*self.rewards[self.arm], reward][-self.window :]
         bounds = [
             (sum(rewards) / len(rewards) if rewards else 0.0) + self.c * math.sqrt(math.log(self.total) / count)

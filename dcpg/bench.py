@@ -252,7 +252,7 @@ class Measurement:
         def acting(turn: int) -> float:
             self.env.seconds = 0.0
             start = time.perf_counter()
-            collect(self.env, self.algorithm.actor, uniform, RewardNormaliser.fresh(N), lambda: None)
+            collect(self.env, self.algorithm.actor, uniform, lambda: None)
             stepping[turn] = self.env.seconds
             return time.perf_counter() - start - self.env.seconds
 
@@ -320,7 +320,7 @@ class Measurement:
     def step(self, line: Optimise, batch: Batch) -> None:
         """The optimiser steps on a minibatch."""
         for name, terms in line.steps.items():
-            self.algorithm.step(name, terms, batch.to(self.device), line.couples)
+            self.algorithm.step(name, terms, [batch.to(self.device)], line.couples)
 
     def naive(self) -> float:
         """How many times as long a training pass of the encoder takes in plain PyTorch."""

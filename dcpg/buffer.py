@@ -7,6 +7,7 @@ B holds compressed copies: it never aliases a live rollout.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,6 +53,7 @@ class Buffer:
         self, keep: tuple[str, ...], length: int, num_envs: int, shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> None:
         self.keep, self.num_envs, self.shape, self.dtype = keep, num_envs, (length + 1, *shape), dtype
+        self.envs = range(num_envs)  # whose segments `order` gives
         self.rollouts: dict[int, Kept] = {}
         self.old_log_policy: Tensor | None = None  # float32 [segments of B, T, actions]
 
@@ -106,6 +108,13 @@ class Buffer:
             segments=segments,
         )
 
+    def part(self, envs: range) -> Buffer:
+        """The same buffer, of which `order` gives the segments of some environments alone."""
+        view = copy.copy(self)
+        view.envs = envs
+        return view
+
     def order(self, generator: torch.Generator) -> Tensor:
-        """All segments, shuffled."""
-        return torch.randperm(len(self), generator=generator)
+        """The segments, shuffled."""
+        own = torch.arange(len(self)).view(-1, self.num_envs)[:, self.envs.start : self.envs.stop].flatten()
+        return own[torch.randperm(len(own), generator=generator)]

@@ -16,15 +16,18 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dcpg.errors import NoValidCheckpoint
+from dcpg.ranks import ALONE, Ranks
 from dcpg.rundir import dump, fsync_dir, write_atomic, write_durable
 
 SCHEMA = 1
 NAME = re.compile(r"[0-9]{12}[a-z0-9.-]*")
 FILE = re.compile(r"(shared/)?[a-z0-9][a-z0-9._-]*")
+RANK = re.compile(r"\.rank([0-9]+)(?:\.|$)")
 MAX_MANIFEST = 2**22
 MAX_FILE = 2**33
 
@@ -45,8 +48,8 @@ class Checkpoint:
 class CheckpointStore:
     """The checkpoints of one run."""
 
-    def __init__(self, root: Path, kept: int = 2) -> None:
-        self.root, self.shared, self.kept = root, root / "shared", kept
+    def __init__(self, root: Path, kept: int = 2, ranks: Ranks = ALONE) -> None:
+        self.root, self.shared, self.kept, self.ranks = root, root / "shared", kept, ranks
         self._known: dict[str, dict[str, Any]] = {}  # shared files that are on the disk as they should be
 
     # -- writing
@@ -54,49 +57,62 @@ class CheckpointStore:
     def save(
         self, name: str, own: Mapping[str, bytes], shared: Mapping[str, Callable[[], bytes]], meta: Mapping[str, Any]
     ) -> Path:
-        """Write a checkpoint; it appears under its name only when all of it is on the disk."""
+        """Write a checkpoint; it appears under its name only when all of it, of all ranks, is on the disk."""
         final, temporary = self.root / name, self.root / f".tmp-{name}"
-        if final.exists():  # the same place of the same run: it says the same, unless it is damaged
-            try:
-                self.load(final)
-                return final
-            except Damaged:
-                self._set_aside(name)
+        if all(self.ranks.together(lambda: self._stands(final))):
+            return final  # the same place of the same run: it says the same
         try:
-            self._write(temporary, own, shared, meta)
-            os.replace(temporary, final)
-            fsync_dir(self.root)
+            self.ranks.first_does(lambda: self._begin(final, temporary))
+            parts = self.ranks.together(lambda: self._write(temporary, own, shared))
+            files = {key: digest for part in parts for key, digest in part.items()}
+            self.ranks.first_does(lambda: self._publish(temporary, final, {"schema": SCHEMA, **meta, "files": files}))
         finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-        try:
-            self.load(final, shared=False)  # verified before anything older goes
-        except Damaged as error:
-            self._set_aside(name)
-            raise OSError(errno.EIO, f"{name} does not read back as it was written: {error}") from None
-        self.prune()
+            if self.ranks.first:
+                shutil.rmtree(temporary, ignore_errors=True)
         return final
 
-    def _write(
-        self,
-        temporary: Path,
-        own: Mapping[str, bytes],
-        shared: Mapping[str, Callable[[], bytes]],
-        meta: Mapping[str, Any],
-    ) -> None:
+    def _stands(self, final: Path) -> bool:
+        """Whether this checkpoint is there already, undamaged."""
+        if not final.exists():
+            return False
+        try:
+            self.load(final)
+        except Damaged:
+            return False
+        return True
+
+    def _begin(self, final: Path, temporary: Path) -> None:
+        if final.exists():
+            self._set_aside(final.name)
         self.shared.mkdir(exist_ok=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+
+    def _write(
+        self, temporary: Path, own: Mapping[str, bytes], shared: Mapping[str, Callable[[], bytes]]
+    ) -> dict[str, dict[str, Any]]:
+        """This rank's files; returns what the manifest says of them."""
         for key, make in shared.items():
             if key not in self._known:
                 data = make()
                 write_atomic(self.shared / key, data)
                 self._known[key] = _digest(data)
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
-        files = {key: _digest(data) for key, data in own.items()}
-        files |= {f"shared/{key}": self._known[key] for key in shared}
         for key, data in own.items():
             write_durable(temporary / key, data)
-        write_durable(temporary / "manifest.json", dump({"schema": SCHEMA, **meta, "files": files}, indent=1))
+        files = {key: _digest(data) for key, data in own.items()}
+        return files | {f"shared/{key}": self._known[key] for key in shared}
+
+    def _publish(self, temporary: Path, final: Path, manifest: Mapping[str, Any]) -> None:
+        write_durable(temporary / "manifest.json", dump(manifest, indent=1))
         fsync_dir(temporary)
+        os.replace(temporary, final)
+        fsync_dir(self.root)
+        try:
+            self.load(final, shared=False)  # verified before anything older goes
+        except Damaged as error:
+            self._set_aside(final.name)
+            raise OSError(errno.EIO, f"{final.name} does not read back as it was written: {error}") from None
+        self.prune()
 
     def _set_aside(self, name: str) -> None:
         shutil.rmtree(self.root / f"damaged-{name}", ignore_errors=True)
@@ -148,7 +164,7 @@ class CheckpointStore:
         manifest = _read_manifest(path)
         contents: dict[str, bytes] = {}
         for key, entry in manifest["files"].items():
-            if key.startswith("shared/") and not shared:
+            if (key.startswith("shared/") and not shared) or self._of_another(key):
                 continue
             where = (self.root if key.startswith("shared/") else path) / key
             try:
@@ -164,28 +180,41 @@ class CheckpointStore:
             contents[key] = data
         return Checkpoint(path.name, manifest, contents)
 
-    def newest_valid(self, accept: Callable[[Checkpoint], None], warn: Callable[[str], None]) -> Checkpoint:
-        """The newest checkpoint that verifies and that `accept` takes without raising Damaged."""
-        found = self.names()
+    def _of_another(self, key: str) -> bool:
+        """Whether a file is another rank's own, which that rank verifies."""
+        found = RANK.search(key)
+        return found is not None and int(found[1]) != self.ranks.rank
+
+    def newest_valid(self, accept: Callable[[Checkpoint], None], warn: Callable[[str], None]) -> None:
+        """Give `accept` the newest checkpoint that verifies on every rank; what it refuses (Damaged) is passed over."""
         bad: list[str] = []
-        for name in reversed(found):
-            try:
-                checkpoint = self.load(self.root / name)
-                accept(checkpoint)
-            except Damaged as error:
-                bad.append(f"{name}: {error}")
+        for name in reversed(self.ranks.first_does(self.names)):
+            refusals = self.ranks.together(partial(self._refusal, name, accept))
+            reasons = [reason for reason in refusals if reason is not None]
+            if reasons:
+                bad.append(f"{name}: {reasons[0]}")
                 self._known.clear()  # what it shares may have to be made again
                 continue
-            for line in bad:
-                warn(f"Damaged checkpoint set aside, {line}.")
-                self._set_aside(line.split(":")[0])
-            self._clean()
-            return checkpoint
-        reasons = "; ".join(bad) if bad else "there is none"
+            self.ranks.first_does(lambda: self._put_in_order(bad, warn))
+            return
         raise NoValidCheckpoint(
-            f"No valid checkpoint in {self.root} ({reasons}). Nothing was changed; restore the directory from a copy, "
-            "or start a new run with another --out."
+            f"No valid checkpoint in {self.root} ({'; '.join(bad) or 'there is none'}). Nothing was changed; restore "
+            "the directory from a copy, or start a new run with another --out."
         )
+
+    def _refusal(self, name: str, accept: Callable[[Checkpoint], None]) -> str | None:
+        """Why a checkpoint cannot be taken, if it cannot."""
+        try:
+            accept(self.load(self.root / name))
+        except Damaged as error:
+            return str(error)
+        return None
+
+    def _put_in_order(self, bad: list[str], warn: Callable[[str], None]) -> None:
+        for line in bad:
+            warn(f"Damaged checkpoint set aside, {line}.")
+            self._set_aside(line.split(":")[0])
+        self._clean()
 
     def _clean(self) -> None:
         for path in [*self.root.glob(".tmp-*"), *self.shared.glob(".tmp-*")]:

@@ -17,9 +17,10 @@ from dcpg.envs.procgen import ALL_LEVELS, MAX_STARTS, MODES, check_game
 from dcpg.errors import BadInput, unknown
 from dcpg.methods import METHODS, Common, Method
 from dcpg.methods.drac import CHOICES, DrAC, with_drac
+from dcpg.processes import processes, processes_here
 from dcpg.settings import Section, dotted, override, setting
 
-SCHEMA = 4
+SCHEMA = 5
 OWN = "own:"  # a run on the user's own environment has this before its game's name
 
 
@@ -97,6 +98,10 @@ class Config(Section):
     steps: int = setting(25_000_000, "paper, Section 5", low=1)
     preset: str = setting("paper", "given")
     rollout_length: int = setting(256, "paper, Table 4", low=2, high=1_000_000)
+    shards: int = setting(
+        1, "ours: groups of environments that every minibatch takes equally from; torchrun: the processes",
+        choices=(1, 2, 4),
+    )  # fmt: skip
     augment: str = setting("none", "ours: DrAC for any method, ucb or one augmentation", choices=CHOICES)
     keep_every: int = setting(0, "ours: steps between milestones (weights only; 0: none)", low=0)
     analyse: tuple[str, ...] = setting(
@@ -176,6 +181,13 @@ class Config(Section):
                 f"algorithm.segments={segments} does not divide the {total} segments of B (N_pi x env.num_envs); "
                 "choose a divisor."
             )
+        for name, number in (
+            ("env.num_envs", self.env.num_envs),
+            ("algorithm.segments", getattr(h, "segments", self.shards)),
+            ("a minibatch's transitions, rollout_length x env.num_envs / algorithm.minibatches", size // h.minibatches),
+        ):
+            if number % self.shards:
+                raise BadInput(f"shards={self.shards} does not divide {name}={number}; choose 1, 2 or 4 that does.")
         if self.machine.threads < 1:
             raise BadInput("machine.threads must be at least 1.")
         if self.steps < size:
@@ -269,7 +281,9 @@ def resolve(
         values["steps"] = steps
     loose = override(base, values)
     if loose.machine.threads == 0:
-        loose = override(loose, {"machine.threads": available_cores()})
+        loose = override(loose, {"machine.threads": max(available_cores() // processes_here(), 1)})
+    if processes() > 1 and "shards" not in (settings or {}):
+        loose = override(loose, {"shards": processes()})
     plain = {f.name: getattr(loose, f.name) for f in dataclasses.fields(loose)}
     return Config(**plain | {"method": method, "game": game, "seed": seed, "preset": preset})
 
@@ -358,6 +372,10 @@ def device_of(config: Config) -> torch.device:
         raise BadInput(f"machine.device must be cpu, cuda or cuda:N; got {name!r}.") from None
     if device.type not in ("cpu", "cuda"):
         raise BadInput(f"machine.device must be cpu, cuda or cuda:N; got {name!r}.")
+    if device.type == "cuda" and processes_here() > 1:
+        if device.index is not None:
+            raise BadInput(f"machine.device is {name!r}, but torchrun gives each process its own; use cuda.")
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise BadInput(f"machine.device is {name!r}, but torch sees {torch.cuda.device_count()} cuda devices; use cpu.")
     return device

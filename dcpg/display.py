@@ -15,6 +15,8 @@ from rich.text import Text
 
 from dcpg.config import Config
 from dcpg.estimate import duration
+from dcpg.processes import is_first
+from dcpg.watcher import Silent
 
 PHASES = {
     "collect": "sampling tau",
@@ -184,7 +186,9 @@ class PlainDisplay:
         """Nothing."""
 
 
-def display() -> LiveDisplay | PlainDisplay:
-    """What suits the output."""
+def display() -> LiveDisplay | PlainDisplay | Silent:
+    """What suits the output; of several processes one shows something."""
+    if not is_first():
+        return Silent()
     console = Console()
     return LiveDisplay(console) if console.is_terminal else PlainDisplay(console)

@@ -12,10 +12,18 @@ class DcpgError(Exception):
     exit_code = 1
 
 
+class SweepIncomplete(DcpgError):
+    """Some runs of a sweep failed; the others are done."""
+
+
 class BadInput(DcpgError):
     """Something the user gave is wrong; nothing was started."""
 
     exit_code = 2
+
+
+class InUse(BadInput):
+    """Another process works in the directory."""
 
 
 class NumericalFailure(DcpgError):
@@ -46,6 +54,12 @@ class OutOfMemory(DcpgError):
     """The system refused memory; the same would happen again."""
 
     exit_code = 7
+
+
+class RankLost(DcpgError):
+    """Another process of the run is gone; this one ends without saving."""
+
+    exit_code = 8
 
 
 class Stopped(DcpgError):

@@ -10,10 +10,12 @@ from typing import Any
 from dcpg import room, snapshot
 from dcpg.agent import newest_weights
 from dcpg.checkpoint import Damaged
-from dcpg.config import SCHEMA, Config, from_json
+from dcpg.config import OWN, SCHEMA, Config, device_of, from_json
 from dcpg.envs.base import Spaces
 from dcpg.envs.make import EnvMaker, known_spaces
 from dcpg.errors import BadInput
+from dcpg.processes import processes
+from dcpg.ranks import ALONE, Ranks
 from dcpg.rundir import RunDirectory
 from dcpg.trainer import Trainer, versions
 from dcpg.watcher import Watcher
@@ -31,12 +33,13 @@ def start(
     config: Config, out: Path, maker: EnvMaker | None = None, watcher: Watcher | None = None, init: Path | None = None
 ) -> Run:
     """A new run."""
-    directory = RunDirectory(out)
-    directory.prepare()
-    directory.lock.acquire()
+    ranks = _join(config)
+    directory = RunDirectory(out, ranks.first)
+    ranks.first_does(directory.prepare)
+    ranks.first_does(directory.lock.acquire)
     try:
-        directory.create()
-        trainer = _trainer(config, directory, maker, watcher)
+        ranks.first_does(directory.create)
+        trainer = _trainer(config, directory, maker, watcher, ranks)
         if init is not None:
             try:
                 snapshot.load_weights(trainer.network, newest_weights(init))
@@ -50,18 +53,40 @@ def start(
 
         return Run(out, trainer.run(begin))
     except BaseException:
-        if not directory.config.exists():
+        if ranks.first and not directory.config.exists():
             directory.undo()
         raise
     finally:
         directory.lock.release()
 
 
-def _trainer(config: Config, directory: RunDirectory, maker: EnvMaker | None, watcher: Watcher | None) -> Trainer:
+def _join(config: Config) -> Ranks:
+    """The processes of this run, and whether they can share this configuration."""
+    if processes() == 1:
+        return ALONE
+    if config.shards != processes():
+        raise BadInput(
+            f"shards={config.shards}, but torchrun started {processes()} processes; start as many as there are shards "
+            "(1, 2 or 4)."
+        )
+    whole = {
+        "an environment of your own": config.game.startswith(OWN),
+        "levels.sampler=prioritised": config.levels.sampler == "prioritised",
+        "analyse": bool(config.analyse),
+    }
+    for what, given in whole.items():
+        if given:
+            raise BadInput(f"{what} needs the whole rollout in one process; train without torchrun.")
+    return Ranks.join(device_of(config))
+
+
+def _trainer(
+    config: Config, directory: RunDirectory, maker: EnvMaker | None, watcher: Watcher | None, ranks: Ranks
+) -> Trainer:
     """A trainer that this machine has room for; one's own environment must be made before its sizes are known."""
     known = known_spaces(config)
-    room.check(config, known, directory.path)
-    trainer = Trainer(config, directory, maker, watcher)
+    ranks.first_does(lambda: room.check(config, known, directory.path))
+    trainer = Trainer(config, directory, maker, watcher, ranks)
     if known is None:
         try:
             room.check(config, Spaces.of(trainer.env), directory.path)
@@ -73,14 +98,15 @@ def _trainer(config: Config, directory: RunDirectory, maker: EnvMaker | None, wa
 
 def resume(out: Path, steps: int | None = None, maker: EnvMaker | None = None, watcher: Watcher | None = None) -> Run:
     """Go on exactly where a run stopped; with `steps`, to another end."""
-    directory = RunDirectory(out)
-    plain = directory.read_config()
-    config = from_json(plain, directory.config)
+    plain = RunDirectory(out).read_config()
+    config = from_json(plain, out / "config.json")
     if steps is not None:
         config = dataclasses.replace(config, steps=steps)
-    directory.lock.acquire()
+    ranks = _join(config)
+    directory = RunDirectory(out, ranks.first)
+    ranks.first_does(directory.lock.acquire)
     try:
-        trainer = Trainer(config, directory, maker, watcher)
+        trainer = Trainer(config, directory, maker, watcher, ranks)
         lacking = room.lacking(config, Spaces.of(trainer.env), out)
         if lacking:
             trainer.watcher.warn(f"This run may not find the room that it needs: {'; '.join(lacking)}.")

@@ -55,14 +55,14 @@ class Blind:
 class ListedLevels(Blind):
     """Uniform over an explicit list of level seeds."""
 
-    def __init__(self, levels: Sequence[int], num_envs: int, seed: int, name: str) -> None:
-        self.levels, self.seed, self.name = list(levels), seed, name
+    def __init__(self, levels: Sequence[int], num_envs: int, seed: int, name: str, first: int = 0) -> None:
+        self.levels, self.seed, self.name, self.first = list(levels), seed, name, first  # first: of this rank
         self.episodes = [0] * num_envs
 
     def choose(self, env: int) -> int:
         """Drawn from the key (seed, name, environment, episode)."""
         self.episodes[env] += 1
-        g = generator(self.seed, self.name, env, self.episodes[env])
+        g = generator(self.seed, self.name, self.first + env, self.episodes[env])
         return self.levels[int(torch.randint(len(self.levels), (), generator=g))]
 
     def state(self) -> Any:

@@ -52,7 +52,7 @@ class Logs:
         self._again: list[dict[str, float]] = []  # what stands at the purged step and was kept
         self._writer: EventFile | None = None
         self._wandb: Any = None
-        if config.wandb:
+        if config.wandb and directory.writes:
             try:
                 import wandb
             except ModuleNotFoundError:
@@ -83,6 +83,8 @@ class Logs:
         self._add(_of_evaluation(row), row["steps"])
 
     def _add(self, numbers: dict[str, float], steps: int) -> None:
+        if not self.directory.writes:
+            return
         try:
             self._write(numbers, steps)
         except OSError as error:  # curves for people; the rows are in metrics.jsonl and eval.jsonl all the same

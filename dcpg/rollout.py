@@ -16,9 +16,9 @@ from torch import Tensor
 from dcpg.batch import Batch
 from dcpg.envs.base import VectorEnv
 from dcpg.envs.normaliser import RewardNormaliser
-from dcpg.errors import NumericalFailure
 from dcpg.methods.base import Method
 from dcpg.networks import Network, Outputs
+from dcpg.ranks import ALONE, Ranks
 from dcpg.targets import gae, normalise
 
 
@@ -32,11 +32,11 @@ class Rollout:
     values: dict[str, Tensor]  # value head -> V(s_t) while acting, float32 [T+1, N]
     final_values: dict[str, Tensor]  # value head -> V at a truncated episode's last observation, else 0, float32 [T, N]
     raw_rewards: Tensor  # float32 [T, N]
-    rewards: Tensor  # float32 [T, N], normalised
     dones: Tensor  # bool [T, N], the step ended an episode
     valid: Tensor  # bool [T, N], False for a dead step
     crosses: Tensor  # bool [T, N], frames[t+1] is not the successor of frames[t]
     levels: Tensor  # int64 [T, N], the level of s_t
+    rewards: Tensor = field(default_factory=lambda: torch.empty(0))  # normalised, float32 [T, N]
     step_counts: Tensor = field(default_factory=lambda: torch.empty(0))  # int64 [T, N], steps of its episode before s_t
     returns: dict[str, Tensor] = field(default_factory=dict)  # value head -> value target R_t, float32 [T, N]
     advantages_raw: Tensor = field(default_factory=lambda: torch.empty(0))  # float32 [T, N]
@@ -86,13 +86,27 @@ class Rollout:
                 nested[name] = value
         return cls(frames=frames, **nested)
 
+    def part(self, envs: range) -> Rollout:
+        """This rollout with the transitions of some environments alone counted as valid."""
+        if len(envs) == self.valid.shape[1]:
+            return self
+        among = torch.zeros_like(self.valid[0])
+        among[envs.start : envs.stop] = True
+        return dataclasses.replace(self, valid=self.valid & among)
+
     def order(self, generator: torch.Generator) -> Tensor:
         """The rows of all valid transitions, shuffled."""
         rows = self.valid.flatten().nonzero().squeeze(1)
         return rows[torch.randperm(len(rows), generator=generator)]
 
 
-def with_targets(tau: Rollout, method: Method) -> Rollout:
+def with_rewards(tau: Rollout, normaliser: RewardNormaliser) -> Rollout:
+    """tau with normalised rewards; the normaliser moves on."""
+    rewards = normaliser(tau.raw_rewards.numpy(), tau.dones.numpy(), tau.valid.numpy())
+    return dataclasses.replace(tau, rewards=torch.from_numpy(rewards))
+
+
+def with_targets(tau: Rollout, method: Method, ranks: Ranks = ALONE) -> Rollout:
     """tau with the value targets of the method and the advantages of the head it names."""
     cut = tau.dones | ~tau.valid
     returns: dict[str, Tensor] = {}
@@ -102,7 +116,7 @@ def with_targets(tau: Rollout, method: Method) -> Rollout:
         advantages[head] = gae(rewards, tau.values[head], cut, target.gamma, target.lam)
         returns[head] = advantages[head] + tau.values[head][:-1]
     raw = advantages[method.advantages]
-    return dataclasses.replace(tau, returns=returns, advantages_raw=raw, advantages=normalise(raw, tau.valid))
+    return dataclasses.replace(tau, returns=returns, advantages_raw=raw, advantages=normalise(raw, tau.valid, ranks))
 
 
 def sample_actions(log_policy: Tensor, uniform: Tensor) -> Tensor:
@@ -147,10 +161,9 @@ def collect(
     env: VectorEnv,
     actor: Actor,
     uniform: Tensor,  # float64 [T, N], one entry an action
-    normaliser: RewardNormaliser,
     between_steps: Callable[[], None],
 ) -> Rollout:
-    """Sample T steps with the policy; rewards are normalised after collection, which acting does not need."""
+    """Sample T steps with the policy; rewards are normalised afterwards, for acting does not need them."""
     T, N = uniform.shape
     first, levels_now = env.observe()
     frames = np.empty((T + 1, *first.shape), first.dtype)
@@ -179,11 +192,6 @@ def collect(
                 final_values[head][t, cut] = v
     for head, v in actor.values(frames[T]).items():
         values[head][T] = v
-    if not np.isfinite(rewards).all():
-        t, n = np.argwhere(~np.isfinite(rewards))[0]
-        raise NumericalFailure(
-            f"The environment gave the reward {rewards[t, n]} (environment {n}, step {t} of the rollout)."
-        )
     return Rollout(
         frames=torch.from_numpy(frames),
         actions=actions,
@@ -191,7 +199,6 @@ def collect(
         values=values,
         final_values=final_values,
         raw_rewards=torch.from_numpy(rewards),
-        rewards=torch.from_numpy(normaliser(rewards, dones, valid)),
         dones=torch.from_numpy(dones),
         valid=torch.from_numpy(valid),
         crosses=torch.from_numpy(crosses),

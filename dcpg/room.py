@@ -23,6 +23,7 @@ from dcpg.envs.base import Spaces
 from dcpg.errors import BadInput
 from dcpg.methods.base import Method, Optimise, Tau
 from dcpg.networks import Network, is_image
+from dcpg.processes import processes, processes_here
 
 PROGRAM = 0.85e9  # the interpreter, torch, Procgen's assets
 ENVIRONMENT = 0.2e6  # one environment of Procgen
@@ -51,7 +52,7 @@ class Needs:
 
 
 def needs(config: Config, spaces: Spaces) -> Needs:
-    """What a run may need."""
+    """What a run may need on this machine."""
     method, widths = config.declared(), config.network
     sizes = (widths.channels, widths.features, widths.discriminator)
     network = Network(method.networks, spaces.shape, spaces.actions, *sizes, device="meta")
@@ -61,12 +62,12 @@ def needs(config: Config, spaces: Spaces) -> Needs:
     tau = frames / (COMPRESSION if spaces.dtype == np.uint8 else 1) + 64 * config.rollout_size
     buffer = method.N_pi * (tau + 4 * spaces.actions * config.rollout_size) if method.auxiliary_phase else 0.0
     computing = 2 * weights + moments + KEPT * max(_step(config, method, line, spaces) for line in method.lines)
-    environments = config.env.num_envs + config.evaluation.episodes
-    own = PROGRAM + ENVIRONMENT * environments + frames + tau + buffer
+    environments = config.env.num_envs / processes() + config.evaluation.episodes
+    own = PROGRAM + ENVIRONMENT * environments + (frames + tau + buffer) / processes()
     on_device = device_of(config).type != "cpu"
     milestones = config.steps // config.keep_every if config.keep_every else 0
     return Needs(
-        memory=own + (2 * (weights + moments) if on_device else computing + weights + moments),
+        memory=processes_here() * (own + (2 * (weights + moments) if on_device else computing + weights + moments)),
         buffer=buffer,
         device=computing if on_device else 0.0,
         # a phase's first checkpoint is written before the last phase's is removed, so B may be there twice

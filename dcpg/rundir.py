@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from dcpg.errors import BadInput, StorageFailed
+from dcpg.errors import BadInput, InUse, StorageFailed
 
 MOST_CONFIGURATION = 16_000_000  # bytes: a list of all levels that a run may have
 FOREIGN_PATIENCE = 60.0  # seconds that another host's heartbeat must stand still before its lock is taken over
@@ -66,18 +66,22 @@ def dump(value: Any, *, indent: int | None = None) -> bytes:
 class Rows:
     """A file of JSON lines. A row that the disk refuses is kept and tried again with the next one."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.pending, self.count = path, list[bytes](), 0
+    def __init__(self, path: Path, writes: bool = True) -> None:
+        self.path, self.pending, self.count, self.writes = path, list[bytes](), 0, writes
 
     def append(self, row: dict[str, Any]) -> None:
         """One more row."""
-        self.pending.append(dump(row))
         self.count += 1
+        if not self.writes:
+            return
+        self.pending.append(dump(row))
         with contextlib.suppress(OSError):  # `sync` says so if it lasts
             self._flush()
 
     def sync(self) -> None:
         """Every row on the disk, or an error."""
+        if not self.writes:
+            return
         self._flush()
         if self.path.exists():
             with open(self.path, "rb") as file:
@@ -101,10 +105,12 @@ class Rows:
 
     def keep(self, count: int) -> None:
         """Drop everything past the first `count` rows: what comes again, and a torn last line."""
+        self.count = count
+        if not self.writes:
+            return
         lines = self.path.read_bytes().splitlines(keepends=True)[:count] if self.path.exists() else []
         write_atomic(self.path, b"".join(lines))
         self.pending.clear()
-        self.count = count
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -149,7 +155,7 @@ class Lock:
         except OSError:
             holder = self._read()
             file.close()
-            raise BadInput(
+            raise InUse(
                 f"{self.path.parent} is in use by process {holder.get('pid', '?')} on {holder.get('host', '?')}; "
                 "wait for it or stop it."
             ) from None
@@ -160,7 +166,7 @@ class Lock:
         holder = self._read()
         if holder and holder.get("host") != socket.gethostname() and self._moves(holder):
             file.close()
-            raise BadInput(
+            raise InUse(
                 f"{self.path.parent} is in use by process {holder.get('pid')} on {holder.get('host')}, which is alive."
             )
         self._file = file
@@ -216,18 +222,18 @@ def _started() -> str:
 
 
 class RunDirectory:
-    """The paths of a run, and its rows."""
+    """The paths of a run, and its rows. Of several processes one writes; the others count what it writes."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, writes: bool = True) -> None:
+        self.path, self.writes = path, writes
         self.config = path / "config.json"
         self.summary = path / "summary.json"
         self.checkpoints = path / "checkpoints"
         self.milestones = path / "milestones"
         self.tensorboard = path / "tb"
-        self.metrics = Rows(path / "metrics.jsonl")
-        self.evaluations = Rows(path / "eval.jsonl")
-        self.timing = Rows(path / "timing.jsonl")
+        self.metrics = Rows(path / "metrics.jsonl", writes)
+        self.evaluations = Rows(path / "eval.jsonl", writes)
+        self.timing = Rows(path / "timing.jsonl", writes)
         self.lock = Lock(path / "lock")
         self._made = self._created = False
 
@@ -291,6 +297,8 @@ class RunDirectory:
 
     def write_json(self, path: Path, value: Any) -> None:
         """A small file, atomically."""
+        if not self.writes:
+            return
         try:
             write_atomic(path, dump(value, indent=2))
         except OSError as error:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from dcpg.algorithm import Algorithm, Cursor, Sums
 from dcpg.buffer import decompress
 from dcpg.checkpoint import Checkpoint, Damaged
+from dcpg.ranks import Ranks
 from dcpg.rollout import Rollout
 
 MAX_ENV_STATE = 2**21  # bytes of one environment's state
@@ -42,31 +43,34 @@ def own_files(algorithm: Algorithm, env_state: list[bytes], state: Mapping[str, 
         "remembered": algorithm.B.old_log_policy is not None,
         "moments": len(moments),
     }
-    return {
-        "weights.safetensors": weights_file(algorithm.network),
-        "adam.safetensors": save_tensors(moments),
-        "envs.zst": zstandard.ZstdCompressor(level=1).compress(_joined(env_state)),
-        "state.json": json.dumps(plain, allow_nan=False).encode(),
-    }
+    files = {_envs_name(algorithm.ranks): zstandard.ZstdCompressor(level=1).compress(_joined(env_state))}
+    if algorithm.ranks.first:  # every rank holds the same of these
+        files |= {
+            "weights.safetensors": weights_file(algorithm.network),
+            "adam.safetensors": save_tensors(moments),
+            "state.json": json.dumps(plain, allow_nan=False).encode(),
+        }
+    return files
 
 
 def shared_files(algorithm: Algorithm) -> dict[str, Callable[[], bytes]]:
     """What several checkpoints name, each made only when it is first written: tau, the rollouts of B, pi_old."""
     files: dict[str, Callable[[], bytes]] = {}
-    B, at = algorithm.B, algorithm.cursor
+    B, at, ranks = algorithm.B, algorithm.cursor, algorithm.ranks
     for number, kept in B.rollouts.items():
-        files[_frames_name(number)] = partial(_joined, kept.segments)
-        files[_tensors_name(number)] = partial(_saved, kept.tau)
+        files[_frames_name(number, ranks)] = partial(_joined, kept.segments)
+        files[_tensors_name(number, ranks)] = partial(_saved, kept.tau)
     if algorithm.tau is not None:
-        files[_frames_name(at.rollout)] = lambda: _joined(algorithm.compressed())
-        files[_tensors_name(at.rollout)] = partial(_saved, algorithm.tau)
+        files[_frames_name(at.rollout, ranks)] = lambda: _joined(algorithm.compressed())
+        files[_tensors_name(at.rollout, ranks)] = partial(_saved, algorithm.tau)
     if B.old_log_policy is not None:
-        files[_old_name(at.rollout)] = partial(save_tensors, {"old_log_policy": B.old_log_policy})
+        files[_old_name(at.rollout, ranks)] = partial(save_tensors, {"old_log_policy": B.old_log_policy})
     return files
 
 
 def restore(algorithm: Algorithm, checkpoint: Checkpoint) -> tuple[dict[str, Any], list[bytes]]:
     """Put a verified checkpoint's state into the algorithm; returns the rest of the state and the environments'."""
+    ranks = algorithm.ranks
     try:
         state: dict[str, Any] = json.loads(checkpoint.files["state.json"])
         cursor = _cursor(algorithm, state["cursor"])
@@ -80,14 +84,15 @@ def restore(algorithm: Algorithm, checkpoint: Checkpoint) -> tuple[dict[str, Any
             tau, segments = _load_rollout(algorithm, checkpoint, int(number), frames=False)
             algorithm.B.add(int(number), tau, segments)
             if int(number) != cursor.rollout or cursor.line == 0:
-                del checkpoint.files[f"shared/{_frames_name(int(number))}"]  # B is large: it is not held twice
+                # B is large: it is not held twice
+                del checkpoint.files[f"shared/{_frames_name(int(number), ranks)}"]
         if cursor.line > 0:
             algorithm.tau, algorithm.segments = _load_rollout(algorithm, checkpoint, cursor.rollout, frames=True)
         if state["remembered"]:
-            old = load_tensors(checkpoint.files[f"shared/{_old_name(cursor.rollout)}"])["old_log_policy"]
+            old = load_tensors(checkpoint.files[f"shared/{_old_name(cursor.rollout, ranks)}"])["old_log_policy"]
             _expect("pi_old", old, (len(algorithm.B), algorithm.B.shape[0] - 1, algorithm.actions))
             algorithm.B.old_log_policy = old
-        envs = _environments(checkpoint.files["envs.zst"], MAX_ENV_STATE * (algorithm.B.num_envs + 1))
+        envs = _environments(checkpoint.files[_envs_name(ranks)], MAX_ENV_STATE * (algorithm.B.num_envs + 1))
     except (*STRANGE, zstandard.ZstdError, safetensors.SafetensorError) as error:
         raise Damaged(f"it does not hold this run's state ({type(error).__name__}: {error})") from None
     return state, envs
@@ -180,8 +185,8 @@ def _load_rollout(
     algorithm: Algorithm, checkpoint: Checkpoint, number: int, frames: bool
 ) -> tuple[Rollout, list[bytes]]:
     B = algorithm.B
-    segments = _split(checkpoint.files[f"shared/{_frames_name(number)}"])
-    tensors = load_tensors(checkpoint.files[f"shared/{_tensors_name(number)}"])
+    segments = _split(checkpoint.files[f"shared/{_frames_name(number, algorithm.ranks)}"])
+    tensors = load_tensors(checkpoint.files[f"shared/{_tensors_name(number, algorithm.ranks)}"])
     T, N = B.shape[0] - 1, B.num_envs
     expected = _rollout_dtypes(algorithm)
     if tensors.keys() != expected.keys():
@@ -241,13 +246,17 @@ def _split(data: bytes) -> list[bytes]:
     return [data[int(e) - int(n) : int(e)] for e, n in zip(ends, lengths, strict=True)]
 
 
-def _frames_name(rollout: int) -> str:
-    return f"rollout-{rollout:08d}.frames"
+def _envs_name(ranks: Ranks) -> str:
+    return f"envs{ranks.suffix}.zst"
 
 
-def _tensors_name(rollout: int) -> str:
-    return f"rollout-{rollout:08d}.safetensors"
+def _frames_name(rollout: int, ranks: Ranks) -> str:
+    return f"rollout-{rollout:08d}{ranks.suffix}.frames"
 
 
-def _old_name(rollout: int) -> str:
-    return f"old-policy-{rollout:08d}.safetensors"
+def _tensors_name(rollout: int, ranks: Ranks) -> str:
+    return f"rollout-{rollout:08d}{ranks.suffix}.safetensors"
+
+
+def _old_name(rollout: int, ranks: Ranks) -> str:
+    return f"old-policy-{rollout:08d}{ranks.suffix}.safetensors"

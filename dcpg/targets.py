@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dcpg.ranks import ALONE, Ranks
+
 
 def gae(
     rewards: Tensor,  # float32 [T, N]
@@ -24,8 +26,20 @@ def gae(
     return advantages
 
 
-def normalise(advantages: Tensor, valid: Tensor) -> Tensor:
+def normalise(advantages: Tensor, valid: Tensor, ranks: Ranks = ALONE) -> Tensor:
     """Advantages over the whole rollout with mean 0 and deviation 1 (ddof 1, + 1e-5); dead steps get 0."""
     counted = advantages[valid]
-    deviation = counted.std() if counted.numel() > 1 else torch.zeros(())
-    return torch.where(valid, (advantages - counted.mean()) / (deviation + 1e-5), torch.zeros(()))
+    mean, deviation = _moments(counted) if ranks.alone else _moments_over(counted.double(), ranks)
+    return torch.where(valid, (advantages - mean) / (deviation + 1e-5), torch.zeros(()))
+
+
+def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.mean(), x.std() if x.numel() > 1 else torch.zeros(())
+
+
+def _moments_over(x: Tensor, ranks: Ranks) -> tuple[Tensor, Tensor]:
+    """Those of all ranks' numbers, from sums in float64."""
+    count, total = ranks.total(torch.tensor([len(x), x.sum()], dtype=torch.float64))
+    mean = total / count
+    squares = ranks.total((x - mean).square().sum())
+    return mean.float(), (squares / (count - 1)).sqrt().float() if count > 1 else torch.zeros(())

@@ -7,7 +7,8 @@ import dataclasses
 import platform
 import time
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -22,12 +23,13 @@ from dcpg.envs.base import Spaces, VectorEnv
 from dcpg.envs.make import EnvMaker, make_train, splits, train_levels
 from dcpg.envs.normaliser import RewardNormaliser
 from dcpg.episodes import EpisodeCounter
-from dcpg.errors import BadInput, OutOfMemory, Stopped, StorageFailed
+from dcpg.errors import BadInput, OutOfMemory, RankLost, Stopped, StorageFailed
 from dcpg.evaluation import Protocol, play
 from dcpg.logs import Logs
 from dcpg.memory import keep_freed_memory, memory_was_refused
 from dcpg.methods import Method
-from dcpg.rollout import Rollout, collect, with_targets
+from dcpg.ranks import ALONE, Ranks
+from dcpg.rollout import Rollout, collect, with_rewards, with_targets
 from dcpg.rundir import RunDirectory, read_rows, write_atomic
 from dcpg.seeding import generator
 from dcpg.signals import StopSignals
@@ -39,18 +41,24 @@ RETRY_SECONDS = 30.0
 
 
 class Trainer:
-    """One run in one process."""
+    """One run, or one rank's part of it: what is written once, the first rank writes."""
 
     def __init__(
-        self, config: Config, directory: RunDirectory, maker: EnvMaker | None = None, watcher: Watcher | None = None
+        self,
+        config: Config,
+        directory: RunDirectory,
+        maker: EnvMaker | None = None,
+        watcher: Watcher | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.config, self.directory, self.maker = config, directory, maker
+        self.config, self.directory, self.maker, self.ranks = config, directory, maker, ranks
         self.watcher: Watcher = watcher or Silent()
         torch.set_num_threads(config.machine.threads)
         keep_freed_memory()
         self.method = config.declared()
-        self.levels = train_levels(config)
-        self.env: VectorEnv = make_train(config, maker, self.levels)
+        self.levels = train_levels(config, ranks)
+        self.env: VectorEnv = make_train(config, maker, self.levels, ranks)
+        self.own = ranks.slice(config.env.num_envs)  # this rank's environments
         check_fit(config, self.method, self.env)
         device = device_of(config)
         self.network = build_network(config, self.env.shape, self.env.num_actions).to(device)
@@ -60,26 +68,28 @@ class Trainer:
             config.algorithm,
             self.network,
             self._collect,
-            Buffer(self.method.keep, config.rollout_length, config.env.num_envs, self.env.shape, self.env.dtype),
+            Buffer(self.method.keep, config.rollout_length, self.env.num_envs, self.env.shape, self.env.dtype),
             seed=config.seed,
             actions=self.env.num_actions,
             chunk=config.machine.chunk,
             device=device,
             precision=config.machine.precision,
+            shards=config.shards,
+            ranks=ranks,
             between_steps=self._between_steps,
             before_update=self._analyse,
         )
         self.analysed: dict[str, float] = {}  # of the rollout that is being learnt from
         self.env_state = self.env.state()  # at the start of the rollout that is being collected
         self.episodes = EpisodeCounter(config.env.num_envs)
-        self.store = CheckpointStore(directory.checkpoints)
+        self.store = CheckpointStore(directory.checkpoints, ranks=ranks)
         self.logs = Logs(config, directory, self.watcher.warn)
         self.signals = StopSignals()
         self.watchdog = Watchdog(directory, config.env.timeout)
         needs = room.needs(config, Spaces.of(self.env)).sentence()
         self._out_of_memory = (  # made now, while there is some
             f"There was no memory left; the run needs {needs}. The last checkpoint stands: make room, then run: "
-            f"dcpg resume {directory.path}"
+            f"{resume_command(directory.path, ranks.size)}"
         )
         self._saved_at = time.monotonic()
         self._save_failures = 0
@@ -105,6 +115,8 @@ class Trainer:
                 self._note_summary("stopped")
                 self.save(final=True)
                 raise
+            except RankLost:
+                raise
             except BaseException as error:
                 refused = memory_was_refused(error)
                 if refused:  # what was held makes room to say so
@@ -129,15 +141,33 @@ class Trainer:
         g = generator(c.seed, "act", rollout)
         uniform = torch.rand(c.rollout_length, c.env.num_envs, generator=g, dtype=torch.float64)
         with self.watchdog.watching("the environments"):
-            tau = collect(self.env, self.algorithm.actor, uniform, self.normaliser, self._between_steps)
-        tau = dataclasses.replace(tau, step_counts=torch.from_numpy(self.episodes.count(tau)))
-        tau = with_targets(tau, self.method)
-        for memory in (self.levels, self.method.augmenter):
-            if memory is not None:
-                memory.observe(tau)
+            tau = collect(self.env, self.algorithm.actor, uniform[:, self.own], self._between_env_steps)
+        self._stop_or_go_on()
+        whole = self._of_all_ranks(tau)
+        rewards, counts = with_rewards(whole, self.normaliser).rewards, torch.from_numpy(self.episodes.count(whole))
+        rewards, counts = (x[:, self.own].contiguous() for x in (rewards, counts))
+        tau = dataclasses.replace(tau, rewards=rewards, step_counts=counts)
+        tau = with_targets(tau, self.method, self.ranks)
+        if self.levels is not None:
+            self.levels.observe(tau)
+        if self.method.augmenter is not None:
+            self.method.augmenter.observe(tau, self.ranks)
         self.env_state = self.env.state()  # with that of `levels`, which has seen tau
         self._lap("collect")
         return tau
+
+    def _of_all_ranks(self, tau: Rollout) -> Rollout:
+        """tau with what every rank must know of all environments."""
+        if self.ranks.alone:
+            return tau
+        columns = self.ranks.columns
+        return dataclasses.replace(
+            tau,
+            raw_rewards=columns(tau.raw_rewards),
+            dones=columns(tau.dones),
+            valid=columns(tau.valid),
+            levels=columns(tau.levels),
+        )
 
     def _analyse(self, tau: Rollout) -> None:
         """What the configuration asks to be measured; after a resume in the middle of it, all of it again."""
@@ -175,6 +205,8 @@ class Trainer:
             self.save()
 
     def _milestone(self, steps: int) -> None:
+        if not self.ranks.first:
+            return
         try:
             self.directory.milestones.mkdir(exist_ok=True)
             write_atomic(self.directory.milestones / f"{steps:012d}.safetensors", snapshot.weights_file(self.network))
@@ -201,7 +233,10 @@ class Trainer:
         if self.directory.evaluations.count > k:
             return  # it was done before the run was stopped
         row: dict[str, Any] = {"k": k, "rollout": at.rollout, "steps": at.rollout * c.rollout_size}
-        row |= self.evaluate(k)
+        if self.ranks.first:
+            with contextlib.suppress(Stopped):  # the ranks stop together, below
+                row |= self.evaluate(k)
+        self._stop_or_go_on()
         self.directory.evaluations.append(row)
         self._lap("evaluate")
         self.logs.evaluation(row)
@@ -239,7 +274,7 @@ class Trainer:
                 if self._save_failures >= SAVE_TRIES or (final and attempt == tries - 1):
                     raise StorageFailed(
                         f"{self.directory.path} could not be written to {self._save_failures} times ({error}). Make "
-                        f"room, then run: dcpg resume {self.directory.path}"
+                        f"room, then run: {resume_command(self.directory.path, self.ranks.size)}"
                     ) from None
                 if final:
                     time.sleep(1)
@@ -264,6 +299,7 @@ class Trainer:
             "config": self.config.fingerprint(),
             "steps": steps,
             "phase_end": at.line == 0 and not a.B.rollouts,
+            "processes": self.ranks.size,
             "versions": versions(),
         }
         name = f"{steps:012d}-{at.line:02d}.{at.epoch:03d}.{at.minibatch:06d}-{self.directory.evaluations.count:05d}"
@@ -278,6 +314,12 @@ class Trainer:
             meta = checkpoint.meta
             if meta.get("method") != self.config.method or meta.get("config") != self.config.fingerprint():
                 raise Damaged(f"it is of another method or configuration ({meta.get('method')})")
+            made_by = int(meta.get("processes", 1))
+            if made_by != self.ranks.size:
+                raise BadInput(
+                    f"{self.directory.path} was made by {made_by} processes, not by {self.ranks.size}; go on with: "
+                    f"{resume_command(self.directory.path, made_by)}"
+                )
             state, envs = snapshot.restore(self.algorithm, checkpoint)
             found["versions"] = meta.get("versions")
             try:
@@ -344,12 +386,20 @@ class Trainer:
     # -- between steps
 
     def _between_steps(self) -> None:
-        self._stop_if_asked()
+        """Every rank stands at the same place: they stop or save together."""
         self._lap(self._phase())
         self.watcher.progress(self._phase(), self._place())
         wait = RETRY_SECONDS if self._save_failures else 60 * self.config.checkpoints.minutes
-        if time.monotonic() - self._saved_at > wait:
+        if self._stop_or_go_on(due=time.monotonic() - self._saved_at > wait):
             self.save()
+
+    def _between_env_steps(self) -> None:
+        """Ranks collect at their own pace, and meet again when all have their part of tau."""
+        if self.ranks.alone:
+            self._between_steps()
+        else:
+            self.watchdog.alive()
+            self.watcher.progress("collect", "")
 
     def _between_analysis_chunks(self) -> None:
         self._stop_if_asked()
@@ -359,10 +409,23 @@ class Trainer:
         self._stop_if_asked()
         self.watcher.progress("evaluate", "")
 
+    def _stop_or_go_on(self, due: bool = False) -> bool:
+        """Stop if any rank was asked to; else, whether any finds something due."""
+        self.watchdog.alive()
+        stop, due = self.ranks.any(self.signals.asked is not None, due)
+        if stop:
+            self._stop()
+        return due
+
     def _stop_if_asked(self) -> None:
         self.watchdog.alive()
         if self.signals.asked:
-            raise Stopped(f"Stopped by {self.signals.asked} and saved; go on with: dcpg resume {self.directory.path}")
+            self._stop()
+
+    def _stop(self) -> NoReturn:
+        by = self.signals.asked or "another process"
+        command = resume_command(self.directory.path, self.ranks.size)
+        raise Stopped(f"Stopped by {by} and saved; go on with: {command}")
 
     def _place(self) -> str:
         """Where in a line the loop stands."""
@@ -402,6 +465,12 @@ class Trainer:
         }
         self.directory.write_json(self.directory.summary, summary)
         return summary
+
+
+def resume_command(directory: Path, processes: int) -> str:
+    """What goes on with a run."""
+    program = "dcpg" if processes == 1 else f"torchrun --nproc-per-node {processes} -m dcpg"
+    return f"{program} resume {directory}"
 
 
 def check_fit(config: Config, method: Method, env: VectorEnv) -> None:

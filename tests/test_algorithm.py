@@ -16,26 +16,32 @@ from dcpg.batch import Batch
 from dcpg.config import resolve
 from dcpg.errors import NumericalFailure
 from dcpg.methods import METHODS
-from dcpg.methods.base import Terms
+from dcpg.methods.base import Phasic, Terms
 from tests.small import N, T, in_training, step
 
+PHASIC = {name: issubclass(spec.settings, Phasic) for name, spec in METHODS.items()}
 GOLDEN = Path(__file__).parent / "golden" / "losses.json"
 
 
+@pytest.mark.parametrize("shards", [1, 2, 4])
 @pytest.mark.parametrize("name", METHODS)
-def test_every_transition_exactly_once_an_epoch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    algorithm = in_training(name)
+def test_every_transition_exactly_once_an_epoch(name: str, shards: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = in_training(name, shards=shards, **({"segments": 4} if PHASIC[name] else {}))
     seen: dict[tuple[str, int], list[int]] = {}
     original = Algorithm.step
 
-    def spy(self: Algorithm, name: str, terms: object, batch: object, couples: bool) -> None:
-        rows = getattr(batch, "segments", torch.empty(0))
+    def spy(self: Algorithm, name: str, terms: object, batches: list[Batch], couples: bool) -> None:
         place = (name, self.cursor.rollout, self.cursor.epoch)
-        if rows.numel():
-            seen.setdefault(place, []).extend(rows.tolist())
-        else:  # transitions are told apart by their returns, which are all different
-            seen.setdefault(place, []).extend(batch.returns["value"].tolist())
-        original(self, name, terms, batch, couples)
+        assert len(batches) == shards
+        assert len({len(batch) for batch in batches}) == 1  # equally many of each group
+        for group, batch in enumerate(batches):
+            envs = (batch.segments if batch.segments.numel() else batch.rows) % N
+            assert set((envs // (N // shards)).tolist()) == {group}
+            if batch.segments.numel():
+                seen.setdefault(place, []).extend(batch.segments.tolist())
+            else:  # transitions are told apart by their returns, which are all different
+                seen.setdefault(place, []).extend(batch.returns["value"].tolist())
+        original(self, name, terms, batches, couples)
 
     monkeypatch.setattr(Algorithm, "step", spy)
     returns = {}

@@ -69,7 +69,7 @@ def test_a_whole_naive_minibatch_has_the_loss_and_gradients_of_the_loops_step(na
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(twin.parameters(), settings.max_grad_norm)
         before = {k: v.clone() for k, v in network.state_dict().items()}
-        algorithm.step(line.name, line.terms, batch, line.couples)
+        algorithm.step(line.name, line.terms, [batch], line.couples)
         network.load_state_dict(before)  # the next line is compared at the same parameters
         theirs = {k: p.grad for k, p in twin.named_parameters()}
         for k, p in network.named_parameters():

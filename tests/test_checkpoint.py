@@ -23,14 +23,16 @@ def saved(root: Path, name: str, *, shared: dict[str, bytes] | None = None, phas
 
 
 def newest(store: CheckpointStore) -> tuple[str, list[str]]:
-    warnings: list[str] = []
-    return store.newest_valid(lambda c: None, warnings.append).name, warnings
+    warnings, taken = list[str](), list[Checkpoint]()
+    store.newest_valid(taken.append, warnings.append)
+    return taken[-1].name, warnings
 
 
 def test_round_trip(tmp_path: Path) -> None:
     store = saved(tmp_path, NAMES[0], shared={"rollout-1": b"frames"})
-    found = store.newest_valid(lambda c: None, print)
-    assert found.files == {"weights": NAMES[0].encode(), "state": b"{}", "shared/rollout-1": b"frames"}
+    taken: list[Checkpoint] = []
+    store.newest_valid(taken.append, print)
+    assert taken[0].files == {"weights": NAMES[0].encode(), "state": b"{}", "shared/rollout-1": b"frames"}
 
 
 def test_two_and_the_last_phase_end_are_kept(tmp_path: Path) -> None:
@@ -139,12 +141,16 @@ def test_what_accept_refuses_is_treated_as_damage(tmp_path: Path) -> None:
     for name in NAMES[:2]:
         store = saved(tmp_path, name)
 
+    taken: list[str] = []
+
     def accept(checkpoint: Checkpoint) -> None:
         if checkpoint.name == NAMES[1]:
             raise Damaged("it is of another run")
+        taken.append(checkpoint.name)
 
     warnings: list[str] = []
-    assert store.newest_valid(accept, warnings.append).name == NAMES[0]
+    store.newest_valid(accept, warnings.append)
+    assert taken == [NAMES[0]]
     assert "another run" in warnings[0]
 
 

@@ -16,7 +16,7 @@ from dcpg.envs.normaliser import RewardNormaliser
 from dcpg.errors import BadInput
 from dcpg.methods import METHODS
 from dcpg.networks import Network
-from dcpg.rollout import Actor, collect, with_targets
+from dcpg.rollout import Actor, collect, with_rewards, with_targets
 from dcpg.seeding import generator
 
 
@@ -90,7 +90,7 @@ def gathered(mode: AutoresetMode, truncate: bool, T: int) -> Any:
     network = Network(method.networks, (2,), 3, (4,), 8).initialise(generator(0, "gym"))
     actor = Actor(network, ("value",), 64, torch.device("cpu"), "fp32")
     uniform = torch.full((T, 1), 0.5, dtype=torch.float64)
-    tau = with_targets(collect(env, actor, uniform, RewardNormaliser.fresh(1), lambda: None), method)
+    tau = with_targets(with_rewards(collect(env, actor, uniform, lambda: None), RewardNormaliser.fresh(1)), method)
     return tau, actor
 
 

@@ -352,17 +352,17 @@ def test_the_classifier_learns_on_its_own_adam_and_leaves_the_policy_alone() -> 
     policy, _ = algorithm.method.policy_phase
     batch = whole(algorithm, policy, tau)
     before = {k: v.clone() for k, v in algorithm.network.state_dict().items()}
-    algorithm.step("order", policy.before["order"], batch)
+    algorithm.step("order", policy.before["order"], [batch])
     moved = {k.split(".")[0] for k, v in algorithm.network.state_dict().items() if not torch.equal(v, before[k])}
     assert moved == {"order"}
     held = algorithm.network.order.weight.clone()
-    algorithm.step(policy.name, policy.terms, batch)
+    algorithm.step(policy.name, policy.terms, [batch])
     assert torch.equal(algorithm.network.order.weight, held)
     assert {p.shape for p in algorithm.adams["order"].state} == {(2, 32), (2,)}  # moments for nothing else
     algorithm.adams["order"].param_groups[0]["lr"] = 0.1
     first = J_D(Outputs(algorithm.network, batch, 64), batch).mean().item()
     for _ in range(200):
-        algorithm.step("order", policy.before["order"], batch)
+        algorithm.step("order", policy.before["order"], [batch])
     last = J_D(Outputs(algorithm.network, batch, 64), batch).mean().item()
     assert last < 0.3 < first  # it learns to tell these states' order
 
@@ -373,7 +373,7 @@ def test_the_encoder_learns_against_the_classifier_through_both_states() -> None
     policy, _ = algorithm.method.policy_phase
     batch = whole(algorithm, policy, tau)
     for _ in range(100):
-        algorithm.step("order", policy.before["order"], batch)
+        algorithm.step("order", policy.before["order"], [batch])
     one, two = ((f.float() / 255).requires_grad_() for f in (batch.frames, batch.other_frames))
     J_order(Outputs(algorithm.network, replace(batch, frames=one, other_frames=two), 64), batch).sum().backward()
     assert one.grad.abs().max() > 0
@@ -382,7 +382,7 @@ def test_the_encoder_learns_against_the_classifier_through_both_states() -> None
     only = {"J_order": (1.0, J_order)}
     algorithm.adams["policy"].param_groups[0]["lr"] = 5e-3
     for _ in range(60):
-        algorithm.step("policy", only | {k: (0.0, t) for k, (_, t) in policy.terms.items() if k != "J_order"}, batch)
+        algorithm.step("policy", only | {k: (0.0, t) for k, (_, t) in policy.terms.items() if k != "J_order"}, [batch])
     assert math.log(2) <= J_order(Outputs(algorithm.network, batch, 64), batch).mean().item() < told  # towards 1/2
 
 

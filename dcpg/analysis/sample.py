@@ -10,7 +10,7 @@ import torch
 
 from dcpg.agent import Agent
 from dcpg.envs.make import EnvMaker, splits
-from dcpg.rollout import Rollout, collect, with_targets
+from dcpg.rollout import Rollout, collect, with_rewards, with_targets
 from dcpg.seeding import generator
 
 STATES = 16_384  # of one rollout of the paper
@@ -28,6 +28,7 @@ def rollouts(agent: Agent, states: int, maker: EnvMaker | None = None) -> Iterat
         for i in range(-(-states // c.rollout_size)):
             g = generator(c.seed, "analyse", agent.steps, i)
             uniform = torch.rand(c.rollout_length, c.env.num_envs, generator=g, dtype=torch.float64)
-            yield with_targets(collect(env, agent.actor, uniform, normaliser, lambda: None), agent.method)
+            tau = with_rewards(collect(env, agent.actor, uniform, lambda: None), normaliser)
+            yield with_targets(tau, agent.method)
     finally:
         env.close()

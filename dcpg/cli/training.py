@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dcpg.cli.options import Directory, MethodName, Preset, Set, app, parse_settings
+from dcpg.processes import is_first, processes
 
 if TYPE_CHECKING:
     from dcpg.config import Config
@@ -54,11 +55,12 @@ def train(
             given[name] = value
     c = resolve(method, game, preset=preset, steps=steps, seed=seed, settings=given)
     directory = out if out is not None else default_directory(game, method, seed)
-    check(c, known_spaces(c), directory)
-    announce(c, c.rollouts)
-    watcher = display()
-    run = start(c, directory, None, watcher, init)
-    conclude(run.directory, run.summary)
+    if is_first():
+        check(c, known_spaces(c), directory)
+        announce(c, c.rollouts)
+    run = start(c, directory, None, display(), init)
+    if is_first():
+        conclude(run.directory, run.summary)
 
 
 @app.command()
@@ -78,9 +80,11 @@ def resume(
     c = from_json(run.read_config(), run.config)
     c = dataclasses.replace(c, steps=steps) if steps is not None else c
     done = len(read_rows(run.metrics.path))
-    announce(c, max(c.rollouts - done, 0))
+    if is_first():
+        announce(c, max(c.rollouts - done, 0))
     result = go_on(directory, steps, None, display())
-    conclude(result.directory, result.summary)
+    if is_first():
+        conclude(result.directory, result.summary)
 
 
 def announce(c: Config, rollouts: int) -> None:
@@ -93,7 +97,7 @@ def announce(c: Config, rollouts: int) -> None:
     if known is None or rollouts == 0:
         return
     print(f"This run needs {needs(c, known).sentence()}.")
-    steps, seconds = rollouts * c.rollout_size, training(c, known, rollouts)
+    steps, seconds = rollouts * c.rollout_size, training(c, known, rollouts) / processes()
     print(f"{steps:,} steps ({rollouts} rollouts of {c.rollout_size}) on this machine: about {duration(seconds)}.")
     if seconds > 86400 and c.preset == "paper":
         print("For a result in minutes: --preset laptop. This run can be stopped and resumed at any time.")

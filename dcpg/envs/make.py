@@ -14,6 +14,7 @@ from dcpg.envs.base import Spaces, VectorEnv
 from dcpg.envs.procgen import NUM_ACTIONS, Procgen, train_seed
 from dcpg.errors import BadInput
 from dcpg.levels import EachOnce, LevelChooser, ListedLevels, PrioritisedLevels
+from dcpg.ranks import ALONE, Ranks
 from dcpg.seeding import rand_seed
 
 
@@ -25,21 +26,28 @@ class EnvMaker:
     test: Callable[[int, int], Any] | None = None
 
 
-def train_levels(config: Config) -> LevelChooser | None:
+def train_levels(config: Config, ranks: Ranks = ALONE) -> LevelChooser | None:
     """Who chooses the training levels, if it is not the environment itself."""
     c, n = config.levels, config.env.num_envs
     if c.sampler == "prioritised":
         levels = c.seeds or range(c.start, c.start + c.count)
         return PrioritisedLevels(levels, n, config.seed, c.beta, c.rho)
-    return ListedLevels(c.seeds, n, config.seed, "train-levels") if c.seeds else None
+    own = ranks.slice(n)
+    return ListedLevels(c.seeds, own.stop - own.start, config.seed, "train-levels", own.start) if c.seeds else None
 
 
-def make_train(config: Config, maker: EnvMaker | None, levels: LevelChooser | None) -> VectorEnv:
-    """The training environments of a run."""
-    n = config.env.num_envs
+def make_train(config: Config, maker: EnvMaker | None, levels: LevelChooser | None, ranks: Ranks = ALONE) -> VectorEnv:
+    """The training environments of a run, or of one of its ranks: then they are those of the whole, cut out."""
+    n, seed, own = config.env.num_envs, train_seed(config.seed), ranks.slice(config.env.num_envs)
     if config.game.startswith(OWN):
-        return _own(config, maker, "train", n, train_seed(config.seed))
-    return _procgen(config, n, train_seed(config.seed), levels=levels, count=config.levels.count)
+        return _own(config, maker, "train", n, seed)
+    env = _procgen(config, own.stop - own.start, seed, levels=levels, count=config.levels.count)
+    if not ranks.alone and levels is None:  # listed levels start from states that know no seed
+        whole = _procgen(config, n, seed, count=config.levels.count)
+        *states, chooser = whole.state()
+        whole.close()
+        env.restore([*states[own], chooser])
+    return env
 
 
 def known_spaces(config: Config) -> Spaces | None:

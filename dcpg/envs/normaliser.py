@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dcpg.errors import NumericalFailure
+
 GAMMA = 0.99  # authors' code: not the 0.999 of the returns
 EPSILON = 1e-8
 CLIP = 10.0
@@ -29,6 +31,11 @@ class RewardNormaliser:
 
     def __call__(self, rewards: NDArray[Any], dones: NDArray[Any], valid: NDArray[Any]) -> NDArray[np.float32]:
         """Normalised rewards [T, N]; a step updates the statistics before it is divided. Dead steps count nothing."""
+        if not np.isfinite(rewards).all():
+            t, n = np.argwhere(~np.isfinite(rewards))[0]
+            raise NumericalFailure(
+                f"The environment gave the reward {rewards[t, n]} (environment {n}, step {t} of the rollout)."
+            )
         out = np.zeros(rewards.shape, np.float32)
         for t in range(rewards.shape[0]):
             live = valid[t]

@@ -269,8 +269,11 @@ def differences(out: Path, reference: Path) -> list[str]:
     ends = [[n for n in names(run) if FINAL.fullmatch(n)][-1:] for run in (out, reference)]
     if not all(ends) or ends[0] != ends[1]:
         return [f"final checkpoints {ends[0]} instead of {ends[1]}"]
-    for name in COMPARED:
-        pairs.append((name, *(run / "checkpoints" / ends[0][0] / name for run in (out, reference))))
+    mine, theirs = (run / "checkpoints" / ends[0][0] for run in (out, reference))
+    files = [{p.name for p in folder.iterdir()} - {"manifest.json"} for folder in (mine, theirs)]
+    if files[0] != files[1]:
+        return [f"files {sorted(files[0])} instead of {sorted(files[1])}"]
+    pairs += [(name, mine / name, theirs / name) for name in files[0]]
     return [name for name, a, b in pairs if a.read_bytes() != b.read_bytes()]
 
 
