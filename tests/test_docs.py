@@ -341,7 +341,7 @@ def test_exit_codes_are_those_of_the_errors() -> None:
         (DOCS / "reliability.md", "Exit codes", {0, 130}),
     ):
         listed = {int(row[0]) for row in table_rows(section(page, title)) if row[0].isdigit()}
-        assert listed == (codes - {1} if page.name == "README.md" else codes) | extra
+        assert listed == codes | extra
 
 
 # -- commands

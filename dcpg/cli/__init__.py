@@ -3,26 +3,44 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 # the order in which --help lists the commands
-from dcpg.cli import about, training, results, analysing, reporting  # isort: skip
+from dcpg.cli import about, training, results, analysing, sweeping, reporting  # isort: skip
 from dcpg.cli.options import app, parse_settings
-from dcpg.errors import DcpgError
+from dcpg.errors import DcpgError, OutOfMemory
+from dcpg.processes import is_first
 
-__all__ = ["about", "analysing", "app", "main", "parse_settings", "reporting", "results", "training"]
+__all__ = [
+    "about",
+    "analysing",
+    "app",
+    "guarded",
+    "main",
+    "parse_settings",
+    "reporting",
+    "results",
+    "sweeping",
+    "training",
+]
 
 
 def main() -> None:
-    """Run a command; a failure that has an explanation is one sentence and an exit code."""
+    """Run a command."""
+    guarded(app)
+
+
+def guarded(work: Callable[[], object]) -> None:
+    """Do something; a failure that has an explanation is one sentence and an exit code."""
     try:
-        app()
+        work()
     except DcpgError as error:
-        print(f"dcpg: {error}", file=sys.stderr)
+        if is_first() or isinstance(error, OutOfMemory):  # of several processes, what all say is said once
+            print(f"dcpg: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(0)
     except (MemoryError, RuntimeError) as error:
-        from dcpg.errors import OutOfMemory
         from dcpg.memory import memory_was_refused
 
         if not memory_was_refused(error):

@@ -1,0 +1,133 @@
+"""The engine that needs no server: attempts side by side on this machine."""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+
+from dcpg.config import Config, available_cores, device_of
+from dcpg.envs.make import known_spaces
+from dcpg.errors import DcpgError, Stopped
+from dcpg.room import Needs, free_memory, needs
+from dcpg.sweep.attempt import Order, Outcome, attempt
+from dcpg.sweep.plan import Job
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """How many runs this machine carries side by side, and what says so."""
+
+    runs: int
+    reason: str
+    gpus: tuple[str, ...] = ()  # as CUDA_VISIBLE_DEVICES names them, one a run; none: the environment stays as it is
+
+
+def capacity(jobs: Sequence[Job]) -> Capacity:
+    """As many as fit if all were as large as the largest; at least one."""
+    configs = list({job.config.fingerprint(): job.config for job in _representatives(jobs)}.values())
+    threads = max(c.machine.threads for c in configs)
+    memory, free = max(needs_of(c).memory for c in configs), free_memory()
+    limits = [
+        (available_cores() // threads, f"{available_cores()} cores, {threads} a run"),
+        (int(free // memory), f"{free / 1e9:.1f} GB of memory, at most {memory / 1e9:.1f} a run"),
+    ]
+    gpus: tuple[str, ...] = ()
+    devices = {c.machine.device for c in configs}
+    if devices != {"cpu"}:
+        gpus = _visible() if "cuda" in devices else ()  # a device with a number was chosen by the user: one at a time
+        limits.append((len(gpus) or 1, f"{len(gpus) or 1} GPUs, one a run"))
+    least, reason = min(limits, key=lambda limit: limit[0])
+    return Capacity(max(least, 1), reason, gpus)
+
+
+def _representatives(jobs: Sequence[Job]) -> list[Job]:
+    """One run for each label and steps: games and seeds need the same."""
+    return list({(job.label, job.config.steps): job for job in jobs}.values())
+
+
+def needs_of(config: Config) -> Needs:
+    """What a run may need; a sweep trains on Procgen alone, whose sizes are known."""
+    spaces = known_spaces(config)
+    assert spaces is not None
+    device_of(config)  # which must be here
+    return needs(config, spaces)
+
+
+def _visible() -> tuple[str, ...]:
+    listed = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return tuple(listed or map(str, range(torch.cuda.device_count())))
+
+
+class _Closed(Exception):
+    """Everything must end at once."""
+
+
+class LocalEngine:
+    """Threads, each of which waits for the process of one attempt."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.capacity = capacity(jobs)
+        self._pool = ThreadPoolExecutor(self.capacity.runs)
+        self._outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        self._gpus: queue.SimpleQueue[str] = queue.SimpleQueue()
+        for gpu in self.capacity.gpus[: self.capacity.runs]:
+            self._gpus.put(gpu)
+        self._stop, self._close = threading.Event(), threading.Event()
+
+    def submit(self, order: Order) -> None:
+        """Take an order; it begins when there is room."""
+        self._pool.submit(self._work, order)
+
+    def _work(self, order: Order) -> None:
+        if self._stop.is_set():
+            text = "It was asked to stop before it began."
+            self._outcomes.put(Outcome(order.name, Stopped.exit_code, socket.gethostname(), text))
+            return
+        gpu = self._gpus.get() if self.capacity.gpus else None
+        try:
+            outcome = attempt(order, self._asked, {"CUDA_VISIBLE_DEVICES": gpu} if gpu is not None else None)
+        except _Closed:
+            return
+        except Exception as error:  # the disk refused, or the process could not be started
+            code = error.exit_code if isinstance(error, DcpgError) else 1
+            outcome = Outcome(order.name, code, socket.gethostname(), f"{type(error).__name__}: {error}")
+        finally:
+            if gpu is not None:
+                self._gpus.put(gpu)
+        self._outcomes.put(outcome)
+
+    def _asked(self) -> bool:
+        if self._close.is_set():
+            raise _Closed
+        return self._stop.is_set()
+
+    def wait(self, seconds: float) -> list[Outcome]:
+        """The attempts that ended since the last call; waits at most so long for the first."""
+        found = list[Outcome]()
+        try:
+            found.append(self._outcomes.get(timeout=seconds))
+            while True:
+                found.append(self._outcomes.get_nowait())
+        except queue.Empty:
+            return found
+
+    def describe(self) -> str:
+        """For people: where, and how many side by side."""
+        return f"this machine, {self.capacity.runs} side by side ({self.capacity.reason})"
+
+    def stop(self) -> None:
+        """Ask every attempt to save and end, and begin no other; their outcomes still come (exit code 75)."""
+        self._stop.set()
+
+    def close(self) -> None:
+        """End everything at once and free what is held."""
+        self._close.set()
+        self._stop.set()
+        self._pool.shutdown(wait=True, cancel_futures=True)

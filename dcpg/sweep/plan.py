@@ -1,0 +1,276 @@
+"""From a small TOML file to the runs it means.
+
+methods = ["ppg", "dcpg"]       # or one name
+games = "all"                   # the 16, or names
+seeds = 3                       # 0, 1, 2; or a list
+steps = 8_000_000
+preset = "paper"
+levels = [1, 10, 200]           # training level counts: one run each
+[set]                           # the same for every run
+machine.device = "cuda"
+[grid]                          # one run for each value, and for each combination
+algorithm.beta_pi = [0.5, 1.0]
+[grid."ppg+dr"]                 # of one method alone; [set."METHOD"] likewise
+algorithm.gamma = [0.98, 0.99]
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dcpg.command import written
+from dcpg.config import PRESETS, Config, resolve
+from dcpg.envs.procgen import GAMES, check_game
+from dcpg.errors import BadInput, unknown
+from dcpg.methods import METHODS
+from dcpg.settings import dotted
+from dcpg.sweep.layout import NAME, checked
+
+NAMED = Path(__file__).parent / "named"
+KEYS = ("methods", "games", "seeds", "steps", "preset", "levels", "set", "grid")
+OWN_KEYS = {"method": "methods", "game": "games", "seed": "seeds", "preset": "preset"}  # setting -> its key of a sweep
+LONGEST = 1_000_000  # bytes of a file that people write
+MOST_RUNS = 100_000
+LABEL = re.compile(r"[a-z0-9+=.,_-]{1,40}")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a sweep."""
+
+    name: str  # its directory's
+    config: Config
+    label: str  # the method, and what the sweep varies besides games and seeds
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sweep."""
+
+    name: str
+    source: dict[str, Any]  # as it was read
+    jobs: tuple[Job, ...]
+
+
+def named() -> dict[str, Path]:
+    """The sweeps that come with the package."""
+    return {path.stem: path for path in sorted(NAMED.glob("*.toml"))}
+
+
+def read(given: str, settings: Mapping[str, Any] | None = None) -> Plan:
+    """A sweep from a file, or one that comes with the package; `settings` come over those of its [set]."""
+    path = Path(given)
+    if not path.is_file():
+        if path.suffix == ".toml" or len(path.parts) != 1:
+            raise BadInput(f"There is no file {given}.")
+        if given not in named():
+            raise unknown("sweep", given, named())
+        path = named()[given]
+    try:
+        if path.stat().st_size > LONGEST:
+            raise BadInput(f"{path} has {path.stat().st_size:,} bytes; a sweep is a small file.")
+        source = tomllib.loads(path.read_bytes().decode())
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read ({error.strerror}).") from None
+    except (ValueError, RecursionError) as error:  # of TOML and of UTF-8
+        raise BadInput(f"{path} is not TOML ({error}).") from None
+    name = re.sub(r"[^a-z0-9+=,_-]+", "-", path.stem.lower()).strip("-")[:100] or "sweep"
+    if settings and isinstance(source.setdefault("set", {}), dict):
+        source["set"] |= settings
+    return expand(name, source, path)
+
+
+def expand(name: str, source: dict[str, Any], where: Path | str) -> Plan:
+    """Every run that a sweep means; anything odd in it is refused in one sentence."""
+    try:
+        return Plan(name, source, tuple(_jobs(source)))
+    except BadInput as error:
+        raise BadInput(f"{where}: {error}") from None
+
+
+def _jobs(source: Mapping[str, Any]) -> list[Job]:
+    for key in source:
+        if key not in KEYS:
+            raise unknown("key of a sweep", key, KEYS)
+    methods = _names(source, "methods")
+    for method in methods:
+        if method not in METHODS:
+            raise unknown("method", method, METHODS)
+    games = list(GAMES) if source.get("games") == "all" else [check_game(game) for game in _names(source, "games")]
+    seeds = _whole(source.get("seeds", 1), "seeds")
+    if isinstance(source.get("seeds", 1), int):
+        if seeds[0] < 1:
+            raise BadInput("seeds is 0; it is a list of seeds, or how many there are.")
+        if seeds[0] > MOST_RUNS:
+            raise BadInput(f"seeds is {seeds[0]:,}: a sweep has at most {MOST_RUNS:,} runs.")
+        seeds = list(range(seeds[0]))
+    preset = source.get("preset", "paper")
+    if not isinstance(preset, str) or preset not in PRESETS:
+        raise unknown("preset", str(preset), PRESETS)
+    axes = {method: _Axes(source, methods, method, preset) for method in methods}
+    runs = len(games) * len(seeds) * sum(each.size for each in axes.values())
+    if runs > MOST_RUNS:
+        raise BadInput(f"this sweep has {runs:,} runs; the most is {MOST_RUNS:,}.")
+    # seeds come outermost, so that a sweep that is looked at early has whole comparisons
+    found = [job for seed in seeds for method in methods for job in axes[method].jobs(games, seed)]
+    seen: dict[str, Job] = {}
+    for job in found:
+        if job.name in seen:
+            raise BadInput(f"two of its runs would both be {job.name}; name each value once.")
+        seen[job.name] = job
+    return found
+
+
+class _Axes:
+    """What one method's runs have in common, and what varies."""
+
+    def __init__(self, source: Mapping[str, Any], methods: list[str], method: str, preset: str) -> None:
+        self.method, self.preset = method, preset
+        fixed, varied = (_of_method(source.get(key, {}), key, methods, method) for key in ("set", "grid"))
+        _check_tables(fixed, varied)
+        self.short = _short_names(list(varied))
+        for key, name in (("steps", "steps"), ("levels", "levels.count")):
+            if key not in source:
+                continue
+            if name in fixed or name in varied:
+                raise BadInput(f"{key} is given at the top and {name} in [set] or [grid]; choose one.")
+            values = _whole(source[key], key)
+            if key == "levels" and isinstance(source[key], list):
+                varied = {name: values, **varied}
+                self.short[name] = "levels"
+            elif isinstance(source[key], list):
+                raise BadInput(f"steps must be one number; for several, write them as steps under [grid]: {values}.")
+            else:
+                fixed[name] = values[0]
+        if "machine.threads" not in (*varied, *PRESETS[preset]):
+            fixed.setdefault("machine.threads", 1)  # not this machine's cores: results would depend on who plans
+        if {0, "0"} & {fixed.get("machine.threads"), *varied.get("machine.threads", ())}:
+            raise BadInput("machine.threads=0 means all cores of whatever machine it is; name a number.")
+        self.fixed, self.varied = fixed, varied
+        self.size = math.prod(len(values) for values in varied.values())
+
+    def jobs(self, games: list[str], seed: int) -> Iterator[Job]:
+        """Every run of a seed."""
+        for values in itertools.product(*self.varied.values()):
+            settings = self.fixed | dict(zip(self.varied, values, strict=True))
+            for game in games:
+                config = self._config(game, seed, settings)
+                label = self._label(config)
+                yield Job(checked(f"{game}-{label}-{seed}"), config, label)
+
+    def _config(self, game: str, seed: int, settings: Mapping[str, Any]) -> Config:
+        try:
+            return resolve(self.method, game, preset=self.preset, seed=seed, settings=settings)
+        except BadInput as error:
+            lacking = [name for name in settings if name not in _settings(self.method)]
+            for name in lacking:
+                others = [method for method in METHODS if name in _settings(method)]
+                if others:
+                    raise BadInput(
+                        f'{self.method} has no setting {name}; put it under [set."METHOD"] or [grid."METHOD"] of the '
+                        f"methods that have it, such as {others[0]}."
+                    ) from None
+            raise BadInput(str(error).replace("add --set ", "add to [set] ")) from None
+
+    def _label(self, config: Config) -> str:
+        values = {name: value for name, value, _ in dotted(config)}
+        parts = [_part(self.short[name], written(values[name])) for name in self.varied]
+        label = "-".join([self.method, *parts])
+        if len(label) > 150 or not NAME.fullmatch(label):
+            label = f"{self.method}-{_digest(label)}"
+        return label
+
+
+def _check_tables(fixed: Mapping[str, Any], varied: Mapping[str, Any]) -> None:
+    for name in (*fixed, *varied):
+        if name in OWN_KEYS:
+            raise BadInput(f"{name} stands at the top of a sweep, as {OWN_KEYS[name]}.")
+    for name, values in varied.items():
+        if not isinstance(values, list) or not values:
+            raise BadInput(f"[grid] {name} must be a list of values; got {values!r}.")
+        if name in fixed:
+            raise BadInput(f"{name} is both in [set] and in [grid]; choose one.")
+
+
+def _part(name: str, value: str) -> str:
+    part = f"{name}={value}".lower()
+    return part if LABEL.fullmatch(part) and ".." not in part else f"{name[:20].lower()}={_digest(value)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _short_names(names: list[str]) -> dict[str, str]:
+    """The last part of each dotted name where it is clear."""
+    last = [name.rsplit(".", 1)[-1] for name in names]
+    return {name: short if last.count(short) == 1 else name for name, short in zip(names, last, strict=True)}
+
+
+def _settings(method: str) -> set[str]:
+    return {name for name, _, _ in dotted(resolve(method, GAMES[0]))}
+
+
+def _of_method(table: Any, key: str, methods: list[str], method: str) -> dict[str, Any]:
+    """A table's settings for one method, flat; what stands under the method's own name comes over the rest."""
+    if not isinstance(table, dict):
+        raise BadInput(f"[{key}] must be a table; got {table!r}.")
+    common, own = dict[str, Any](), dict[str, Any]()
+    for name, value in table.items():
+        if name in METHODS:
+            if name not in methods:
+                raise BadInput(f'[{key}."{name}"] is of a method that this sweep does not train.')
+            if not isinstance(value, dict) or not value:
+                raise BadInput(f'[{key}."{name}"] must be a table of settings; got {value!r}.')
+            own |= _flat(value) if name == method else {}
+        else:
+            common |= _flat({name: value})
+    return common | own
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, dict) and value:  # an empty one is no setting, and is refused under its name
+            found |= _flat(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = value
+    return found
+
+
+def _names(source: Mapping[str, Any], key: str) -> list[str]:
+    if key not in source:
+        raise BadInput(f"{key} is missing.")
+    values = source[key] if isinstance(source[key], list) else [source[key]]
+    if not values:
+        raise BadInput(f"{key} is empty.")
+    for value in values:
+        if not isinstance(value, str):
+            raise BadInput(f"{key} must be names; got {value!r}.")
+    _once(values, key)
+    return values
+
+
+def _whole(given: Any, key: str) -> list[int]:
+    values = given if isinstance(given, list) else [given]
+    if not values:
+        raise BadInput(f"{key} is empty.")
+    for value in values:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise BadInput(f"{key} must be whole numbers, 0 or more; got {value!r}.")
+    _once(values, key)
+    return values
+
+
+def _once(values: list[Any], key: str) -> None:
+    for value in values:
+        if values.count(value) > 1:
+            raise BadInput(f"{key} names {value!r} twice.")

@@ -1,0 +1,33 @@
+"""Puts faults into the runs of a sweep; on PYTHONPATH, Python imports this before anything else.
+
+DCPG_SWEEP_FAULTS names a folder with a file a run: JSON, for each of its attempts the faults of tests/faults/inject.py;
+the last ones hold for every later attempt.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+if sys.orig_argv[1:3] == ["-m", "dcpg.sweep.child"] and "DCPG_SWEEP_FAULTS" in os.environ:
+    import json
+
+    from dcpg import launch
+    from tests.faults import inject
+
+    def with_faults(run: Any, place: int) -> Any:
+        def wrapped(*args: Any) -> Any:
+            name = Path(args[place]).name
+            folder = Path(os.environ["DCPG_SWEEP_FAULTS"])
+            with open(folder / f"{name}.attempts", "a") as file:
+                file.write(f"{os.getpid()}\n")
+            attempt = len((folder / f"{name}.attempts").read_text().splitlines())
+            faults = json.loads((folder / f"{name}.json").read_text()) if (folder / f"{name}.json").exists() else [""]
+            inject.install(faults[min(attempt, len(faults)) - 1].split())
+            return run(*args)
+
+        return wrapped
+
+    launch.start, launch.resume = with_faults(launch.start, 1), with_faults(launch.resume, 0)
