@@ -66,6 +66,8 @@ class CheckpointStore:
             parts = self.ranks.together(lambda: self._write(temporary, own, shared))
             files = {key: digest for part in parts for key, digest in part.items()}
             self.ranks.first_does(lambda: self._publish(temporary, final, {"schema": SCHEMA, **meta, "files": files}))
+            damage = [why for why in self.ranks.together(lambda: self._damage(final)) if why is not None]
+            self.ranks.first_does(lambda: self._settle(final, damage))
         finally:
             if self.ranks.first:
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -107,11 +109,20 @@ class CheckpointStore:
         fsync_dir(temporary)
         os.replace(temporary, final)
         fsync_dir(self.root)
+
+    def _damage(self, final: Path) -> str | None:
+        """Whether this rank's own files read back as they were written."""
         try:
-            self.load(final, shared=False)  # verified before anything older goes
+            self.load(final, shared=False)
         except Damaged as error:
+            return str(error)
+        return None
+
+    def _settle(self, final: Path, damage: list[str]) -> None:
+        """It is verified before anything older goes."""
+        if damage:
             self._set_aside(final.name)
-            raise OSError(errno.EIO, f"{final.name} does not read back as it was written: {error}") from None
+            raise OSError(errno.EIO, f"{final.name} does not read back as it was written: {damage[0]}")
         self.prune()
 
     def _set_aside(self, name: str) -> None:

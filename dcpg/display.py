@@ -15,8 +15,6 @@ from rich.text import Text
 
 from dcpg.config import Config
 from dcpg.estimate import duration
-from dcpg.processes import is_first
-from dcpg.watcher import Silent
 
 PHASES = {
     "collect": "sampling tau",
@@ -186,9 +184,7 @@ class PlainDisplay:
         """Nothing."""
 
 
-def display() -> LiveDisplay | PlainDisplay | Silent:
-    """What suits the output; of several processes one shows something."""
-    if not is_first():
-        return Silent()
+def display() -> LiveDisplay | PlainDisplay:
+    """What suits the output."""
     console = Console()
     return LiveDisplay(console) if console.is_terminal else PlainDisplay(console)

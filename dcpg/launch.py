@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ def start(
                 snapshot.load_weights(trainer.network, newest_weights(init))
             except Damaged as error:
                 raise BadInput(f"--init {init} does not fit this run: {error}.") from None
+        _check_equal(trainer)
         plain = {"schema": SCHEMA, **config.to_json(), "init": str(init) if init else None, "versions": versions()}
 
         def begin() -> None:  # config.json comes last: with it the run exists
@@ -80,6 +82,17 @@ def _join(config: Config) -> Ranks:
     return Ranks.join(device_of(config))
 
 
+def _check_equal(trainer: Trainer) -> None:
+    """Each process was told its configuration by itself, and read the weights that it starts from."""
+    weights = hashlib.sha256(snapshot.weights_file(trainer.network)).hexdigest()
+    everyone = trainer.ranks.together(lambda: [trainer.config.fingerprint(), trainer.config.steps, weights])
+    if any(one != everyone[0] for one in everyone):
+        raise BadInput(
+            "The processes of this run were given different configurations or weights; give all of them the same "
+            "command (and --set machine.threads, if their machines differ)."
+        )
+
+
 def _trainer(
     config: Config, directory: RunDirectory, maker: EnvMaker | None, watcher: Watcher | None, ranks: Ranks
 ) -> Trainer:
@@ -110,6 +123,7 @@ def resume(out: Path, steps: int | None = None, maker: EnvMaker | None = None, w
         lacking = room.lacking(config, Spaces.of(trainer.env), out)
         if lacking:
             trainer.watcher.warn(f"This run may not find the room that it needs: {'; '.join(lacking)}.")
+        _check_equal(trainer)
         trainer.restore()
         if steps is not None:
             directory.write_json(directory.config, {**plain, "steps": steps})

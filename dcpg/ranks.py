@@ -38,6 +38,8 @@ class Ranks:
         """Find the others; the run's device decides how gradients travel."""
         if processes() == 1:
             return cls()
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
         if not dist.is_initialized():
             gradients = f",cuda:{dist.Backend.NCCL}" if device.type == "cuda" else ""
             try:

@@ -10,7 +10,6 @@ import contextlib
 import math
 import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import numpy as np
 import psutil
 import torch
 
+from dcpg import cgroup
 from dcpg.config import Config, device_of
 from dcpg.envs.base import Spaces
 from dcpg.errors import BadInput
@@ -31,8 +31,6 @@ COMPRESSION = 9  # the least that zstd made of segments on any of the 16 games
 KEPT = 1.1  # what the allocator holds for each byte in use
 CHECKPOINTS = 4  # three that are kept and one that is being written
 ROW = 20_000  # bytes that a rollout leaves in metrics.jsonl, timing.jsonl and TensorBoard's file
-CGROUP = Path("/sys/fs/cgroup")
-MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 @dataclass(frozen=True)
@@ -118,7 +116,7 @@ def check(config: Config, spaces: Spaces | None, directory: Path) -> None:
 def lacking(config: Config, spaces: Spaces, directory: Path) -> list[str]:
     """What there is too little of, each in words."""
     wanted, device, short = needs(config, spaces), device_of(config), []
-    loaded = min(psutil.Process().memory_info().rss, PROGRAM)  # is part of what is wanted
+    loaded = processes_here() * min(psutil.Process().memory_info().rss, PROGRAM)  # is part of what is wanted
     free = max(free_memory() + loaded, 0.0)
     if wanted.memory > free:
         buffer = f" (B alone {_gb(wanted.buffer)})" if wanted.buffer >= 5e7 else ""
@@ -132,38 +130,18 @@ def lacking(config: Config, spaces: Spaces, directory: Path) -> list[str]:
 
 def free_memory() -> float:
     """What this process can still take: the machine's free memory, or less if a container or a job limits it."""
-    return min([float(psutil.virtual_memory().available), *_cgroup_room()])
+    return min([float(psutil.virtual_memory().available), *cgroup.room()])
 
 
-def _cgroup_room() -> Iterator[float]:
-    """Bytes left in this process's control groups (version 2), from its own up to the root."""
-    try:
-        own = next(line[3:] for line in MEMBERSHIP.read_text().splitlines() if line.startswith("0::"))
-    except (OSError, StopIteration):
-        return
-    group = CGROUP / own.lstrip("/")
-    for folder in (group, *group.parents):
-        try:
-            limit = (folder / "memory.max").read_text().strip()
-            if limit != "max":
-                stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-                used = int((folder / "memory.current").read_text()) - int(stat["inactive_file"])
-                yield float(int(limit) - used)
-        except (OSError, ValueError, KeyError):
-            continue
-        if folder == CGROUP:
-            return
-
-
-def free_disk(directory: Path) -> float:
-    """Bytes that a directory can hold in all, where it is or will be."""
+def free_disk(directory: Path, held: bool = True) -> float:
+    """Bytes that a directory can hold in all, where it is or will be, with or without what it holds already."""
     there = next(place for place in (directory.absolute(), *directory.absolute().parents) if os.path.exists(place))
-    held = 0
-    if os.path.isdir(directory):
+    size = 0
+    if held and os.path.isdir(directory):
         for file in directory.rglob("*"):
             with contextlib.suppress(OSError):  # it may go meanwhile
-                held += file.stat().st_size if file.is_file() else 0
-    return float(shutil.disk_usage(there).free + held)
+                size += file.stat().st_size if file.is_file() else 0
+    return float(shutil.disk_usage(there).free + size)
 
 
 def _gb(size: float) -> str:

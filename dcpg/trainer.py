@@ -34,7 +34,7 @@ from dcpg.rundir import RunDirectory, read_rows, write_atomic
 from dcpg.seeding import generator
 from dcpg.signals import StopSignals
 from dcpg.watchdog import Watchdog
-from dcpg.watcher import Silent, Watcher
+from dcpg.watcher import Mute, Silent, Watcher
 
 SAVE_TRIES = 5  # failed saves in a row before the run gives up
 RETRY_SECONDS = 30.0
@@ -52,7 +52,7 @@ class Trainer:
         ranks: Ranks = ALONE,
     ) -> None:
         self.config, self.directory, self.maker, self.ranks = config, directory, maker, ranks
-        self.watcher: Watcher = watcher or Silent()
+        self.watcher: Watcher = (watcher or Silent()) if ranks.first else Mute()
         torch.set_num_threads(config.machine.threads)
         keep_freed_memory()
         self.method = config.declared()
@@ -85,7 +85,7 @@ class Trainer:
         self.store = CheckpointStore(directory.checkpoints, ranks=ranks)
         self.logs = Logs(config, directory, self.watcher.warn)
         self.signals = StopSignals()
-        self.watchdog = Watchdog(directory, config.env.timeout)
+        self.watchdog = Watchdog(directory.lock, config.env.timeout)
         needs = room.needs(config, Spaces.of(self.env)).sentence()
         self._out_of_memory = (  # made now, while there is some
             f"There was no memory left; the run needs {needs}. The last checkpoint stands: make room, then run: "
@@ -283,8 +283,7 @@ class Trainer:
 
     def _save(self) -> None:
         a, at = self.algorithm, self.algorithm.cursor
-        for rows in (self.directory.metrics, self.directory.evaluations):
-            rows.sync()
+        self.ranks.first_does(self.directory.sync_rows)
         steps = at.rollout * self.config.rollout_size  # of whole rollouts, so that names sort as the cursor moves
         state = {
             "steps": steps,

@@ -1,4 +1,4 @@
-"""A thread that shows that a run is alive, and ends it when an environment hangs."""
+"""A thread that shows that a run or a sweep is alive, and ends a run whose environment hangs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import threading
 import time
 from collections.abc import Iterator
 
-from dcpg.errors import EnvironmentHung
-from dcpg.rundir import RunDirectory
+from dcpg.errors import EnvironmentHung, InUse
+from dcpg.rundir import Lock
 
 
 class Watchdog:
-    """A thread that shows the run is alive, and ends it when an environment hangs."""
+    """Holds a lock's heartbeat, and watches what may hang."""
 
-    def __init__(self, directory: RunDirectory, timeout: float) -> None:
-        self.lock, self.timeout = directory.lock, timeout
+    def __init__(self, lock: Lock, timeout: float) -> None:
+        self.lock, self.timeout = lock, timeout
         self._watched: str | None = None
         self._last = time.monotonic()
         self._ended = threading.Event()
@@ -47,7 +47,14 @@ class Watchdog:
 
     def _watch(self) -> None:
         while not self._ended.wait(min(1.0, self.timeout / 4)):
-            self.lock.beat()
+            if not self.lock.beat():
+                print(
+                    f"Another process has taken over {self.lock.path.parent}, because this one stood still for a "
+                    "minute; this one ends now.",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                os._exit(InUse.exit_code)
             if self._watched and time.monotonic() - self._last > self.timeout:
                 faulthandler.dump_traceback(file=sys.stderr)
                 print(

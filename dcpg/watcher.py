@@ -52,3 +52,10 @@ class Silent:
 
     def close(self) -> None:
         """Nothing."""
+
+
+class Mute(Silent):
+    """Not even warnings: the first process of a run speaks for all."""
+
+    def warn(self, message: str) -> None:
+        """Nothing."""

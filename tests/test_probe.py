@@ -56,7 +56,7 @@ def test_nodes_that_see_the_directory_pass_and_nothing_is_left(tmp_path: Path) -
     desk = Desk(tmp_path / "nodes")
     with served(desk):
         assert several(6, lambda i: sees(desk.folder, desk.driver, "ab"[i % 2], 20, never)) == [True] * 6
-    kept = {f"secret-{desk.driver}", f"seen-{desk.driver}-a", f"seen-{desk.driver}-b"}
+    kept = {f"ready-{desk.driver}", f"secret-{desk.driver}", f"seen-{desk.driver}-a", f"seen-{desk.driver}-b"}
     assert set(os.listdir(desk.folder)) == kept
     assert sees(desk.folder, desk.driver, "a", 20, never)  # without another question
     desk.close()
@@ -92,7 +92,7 @@ def test_a_wrong_answer_is_not_confirmed(tmp_path: Path) -> None:
 def test_without_a_driver_that_confirms_nobody_passes(tmp_path: Path) -> None:
     desk = Desk(tmp_path / "nodes")
     assert not sees(desk.folder, desk.driver, "a", 0.3, never)
-    assert os.listdir(desk.folder) == [f"secret-{desk.driver}"]
+    assert set(os.listdir(desk.folder)) == {f"ready-{desk.driver}", f"secret-{desk.driver}"}
 
 
 def test_a_stop_is_seen_by_this_drivers_attempts_alone_and_ends_the_wait(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_the_next_driver_clears_what_one_that_was_killed_left_and_nothing_else(t
     first.stop()
     (first.folder / "notes.txt").write_text("mine")
     second = Desk(tmp_path / "nodes")
-    assert sorted(os.listdir(second.folder)) == ["notes.txt", f"secret-{second.driver}"]
+    assert sorted(os.listdir(second.folder)) == ["notes.txt", f"ready-{second.driver}", f"secret-{second.driver}"]
     assert first.driver != second.driver
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import dcpg
-from dcpg import room
+from dcpg import cgroup, room
 from dcpg.config import resolve
 from dcpg.envs.base import Spaces
 from dcpg.errors import BadInput
@@ -147,11 +147,15 @@ def test_the_limits_of_a_container_count(tmp_path: Path, monkeypatch: pytest.Mon
         (folder / "memory.stat").write_text("anon 2000\ninactive_file 1000\n")
     membership = tmp_path / "membership"
     membership.write_text("0::/slurm/job\n")
-    monkeypatch.setattr(room, "CGROUP", tmp_path)
-    monkeypatch.setattr(room, "MEMBERSHIP", membership)
+    monkeypatch.setattr(cgroup, "ROOT", tmp_path)
+    monkeypatch.setattr(cgroup, "MEMBERSHIP", membership)
     assert room.free_memory() == 6000
+    assert cgroup.kills() == 0
+    (job / "memory.events").write_text("low 0\noom 4\noom_kill 3\noom_group_kill 0\n")
+    assert cgroup.kills() == 3
     membership.write_text("12:memory:/old\n")  # version 1: not read
     assert room.free_memory() > 1e6
+    assert cgroup.kills() == 0
     membership.unlink()
     assert room.free_memory() > 1e6
 

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import socket
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,14 @@ from dcpg.config import SCHEMA, available_cores
 from dcpg.errors import BadInput, Stopped, SweepIncomplete
 from dcpg.room import free_memory
 from dcpg.rundir import Lock, dump
-from dcpg.sweep import cost, local
+from dcpg.sweep import cost, drive, local
 from dcpg.sweep.attempt import Order, Outcome, attempt, last_lines
 from dcpg.sweep.drive import Driver
 from dcpg.sweep.index import BEGUN, Index
 from dcpg.sweep.layout import Layout
 from dcpg.sweep.local import LocalEngine, capacity, needs_of
 from dcpg.sweep.plan import Job, Plan, expand, named, read
-from dcpg.sweep.standing import Standing, last_row, look, runs_now
+from dcpg.sweep.standing import Standing, last_rows, look, runs_now
 from dcpg.sweep.table import LiveTable, PlainTable, picture
 from dcpg.sweep.view import View, from_directory, steps_of
 from tests.test_cli import run as command
@@ -286,6 +287,10 @@ def test_standing(tmp_path: Path) -> None:
     (path / "checkpoints" / "shared").mkdir()
     (path / "timing.jsonl").write_text('{"steps": 384, "steps_per_s": 50.5}\n{"steps": 512, "steps_p')
     assert look(job, path) == Standing("interrupted", 384, place(256, 3), 3.0, 2.0, 50.5)
+    phasic = planned().jobs[1]  # a phase is two rollouts: one fast, one with an auxiliary phase
+    rows = [{"steps": 128 * (i + 1), "steps_per_s": speed} for i, speed in enumerate((7.0, 90.0, 10.0))]
+    (write_run(tmp_path, phasic, place(256)) / "timing.jsonl").write_bytes(b"".join(map(dump, rows)))
+    assert look(phasic, Layout(tmp_path).run(phasic.name)).steps_per_s == pytest.approx(2 / (1 / 90 + 1 / 10))
     (path / "timing.jsonl").unlink()
     assert look(job, path).steps == 256
     write_run(tmp_path, job, place(512), finished=True)
@@ -331,16 +336,18 @@ def test_another_run_in_the_directory_is_refused(tmp_path: Path) -> None:
     assert look(job, path).status == "interrupted"  # what decides no result may differ
 
 
-def test_the_last_row_of_a_long_file(tmp_path: Path) -> None:
+def test_the_last_rows_of_a_long_file(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
-    assert last_row(file) == {}
+    assert last_rows(file) == []
     long = {"text": "x" * 100_000}
     file.write_bytes(dump({"a": 1}) + dump(long))
-    assert last_row(file) == long
+    assert last_rows(file) == [long]
+    assert last_rows(file, 2) == last_rows(file, 5) == [{"a": 1}, long]
     file.write_bytes(dump({"a": 1}) + b'{"text": "' + b"x" * 100_000)
-    assert last_row(file) == {"a": 1}
-    file.write_bytes(dump({"a": 1}) * 5_000 + dump({"a": 2}) + b"{")
-    assert last_row(file) == {"a": 2}
+    assert last_rows(file) == [{"a": 1}]
+    file.write_bytes(b"".join(dump({"a": i}) for i in range(5_000)) + b"{")
+    assert last_rows(file) == [{"a": 4999}]
+    assert last_rows(file, 1_000) == [{"a": i} for i in range(4_000, 5_000)]
 
 
 def test_who_runs_now(tmp_path: Path) -> None:
@@ -451,6 +458,12 @@ def test_finished_lines_follow_the_directories(tmp_path: Path) -> None:
 
 
 # -- the driver
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that failed are tried again at once."""
+    monkeypatch.setattr(drive, "PAUSE", 0.0)
 
 
 class Quiet:
@@ -588,13 +601,51 @@ def test_lost_ten_times(tmp_path: Path) -> None:
     engine, quiet, end = drive_once(tmp_path, {NAMES[0]: [(None, 0)] * 11})
     assert engine.begun.count(NAMES[0]) == 10
     assert isinstance(end, SweepIncomplete)
-    assert any("its worker was lost 10 times without progress" in text for text in quiet.said)
+    assert any("its worker was lost, or it was stopped, 10 times without progress" in text for text in quiet.said)
 
 
-def test_exit_code_0_without_a_result_is_a_failure(tmp_path: Path) -> None:
-    engine, _, end = drive_once(tmp_path, {NAMES[0]: [(0, 0)] * 4})
-    assert engine.begun.count(NAMES[0]) == 3
+@pytest.mark.parametrize("code", [0, 75])
+def test_an_end_without_a_result_or_a_failure_is_not_repeated_for_ever(code: int, tmp_path: Path) -> None:
+    engine, _, end = drive_once(tmp_path, {NAMES[0]: [(code, 0)] * 11})
+    assert engine.begun.count(NAMES[0]) == 10
     assert isinstance(end, SweepIncomplete)
+
+
+@pytest.mark.parametrize("code", [2, 6])
+def test_what_refuses_every_run_stops_the_sweep_and_gives_nobody_up(code: int, tmp_path: Path) -> None:
+    engine, _, end = drive_once(tmp_path, {name: [(code, 0)] * 5 for name in NAMES})
+    assert engine.begun == NAMES[:3]
+    assert engine.stopped
+    assert isinstance(end, SweepIncomplete)
+    assert "3 runs in a row could not begin" in str(end)
+    assert f"The last one said: last lines of {NAMES[2]} When the cause is gone: dcpg sweep x" in str(end)
+    engine, _, now = drive_once(tmp_path, {NAMES[1]: [(code, 0), (0, 512)]})  # one alone is its own matter
+    assert engine.begun == [*NAMES, NAMES[1]]
+    assert now.counts["done"] == 4
+
+
+def test_a_run_that_failed_waits_before_it_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drive, "PAUSE", 0.3)
+    began: dict[str, list[float]] = {}
+    engine = Memory(tmp_path, {NAMES[0]: [(1, 0), (1, 0), (0, 512)]}, lambda: None)
+    engine.then = lambda: began.setdefault(engine.begun[-1], []).append(time.monotonic())
+    Driver(planned(), tmp_path, Quiet()).run(engine.make, "dcpg sweep x")
+    first, second, third = began[NAMES[0]]
+    assert second - first >= 0.3
+    assert third - second >= 0.6
+
+
+def test_a_damaged_run_stops_nobody_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_run(tmp_path, planned().jobs[1], place(128))
+    (path / "config.json").write_text("{")
+    engine, _, end = drive_once(tmp_path)
+    assert engine.begun == [name for name in NAMES if name != NAMES[1]]
+    assert isinstance(end, SweepIncomplete)
+    assert f"3 of 4 runs are done, 1 failed: {NAMES[1]}." in str(end)
+    code, out, _ = command(capsys, "sweep", "status", str(tmp_path), "--json")
+    assert code == 0
+    (row,) = [row for row in json.loads(out)["runs"] if row["status"] == "failed"]
+    assert (row["name"], "cannot be read" in row["last_lines"]) == (NAMES[1], True)
 
 
 def test_a_result_counts_however_its_process_ended(tmp_path: Path) -> None:
@@ -778,6 +829,50 @@ def test_an_attempt_that_is_stopped_before_it_listens(monkeypatch: pytest.Monkey
     assert (outcome.name, outcome.code, outcome.node) == ("a", 75, socket.gethostname())
 
 
+@pytest.mark.parametrize(("after", "code"), [(4, -9), (5, 7)])
+def test_a_process_that_the_system_kills_for_memory(
+    after: int, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import subprocess
+
+    from dcpg import cgroup
+
+    real, begun, asked = subprocess.Popen, list[Any](), list[int]()
+
+    def popen(words: list[str], **how: Any) -> Any:
+        begun.append(real(["sh", "-c", "sleep 0.5; kill -9 $$"], **how))
+        return begun[-1]
+
+    def kills() -> int:
+        asked.append(1)
+        if begun[0].returncode is not None:
+            return after
+        return 3 if len(asked) == 1 else 4  # a neighbour is killed meanwhile, which says nothing about this one
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    monkeypatch.setattr(cgroup, "kills", kills)
+    assert attempt(Order(str(tmp_path), "a", {}), lambda: False).code == code
+
+
+def test_an_attempt_waits_for_the_directory_and_for_nothing_else(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "a"
+    run.mkdir(parents=True)
+    holder = Lock(run / "lock")
+    holder.acquire()
+    asked: list[int] = []
+
+    def should_stop() -> bool:
+        asked.append(1)
+        return True
+
+    assert attempt(Order(str(tmp_path), "a", {}), should_stop).code == 75
+    assert asked == [1]
+    holder.release()
+    (run / "lock").mkdir()  # no lock can be made here, and waiting would not help
+    with pytest.raises(BadInput, match="cannot be written to"):
+        attempt(Order(str(tmp_path), "a", {}), should_stop)
+
+
 def test_last_lines(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert last_lines(log) == ""
@@ -896,7 +991,7 @@ def test_status(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, _ = command(capsys, "sweep", "status", str(tmp_path))
     assert code == 0
     assert "0 done  0 running  2 waiting  2 failed" in out
-    assert "failed: starpilot-ppo-0: it failed 3 times without progress (last exit code" in out
+    assert "failed: starpilot-ppo-0: last lines of starpilot-ppo-0" in out
 
 
 def test_status_of_odd_directories(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

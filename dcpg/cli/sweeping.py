@@ -13,6 +13,7 @@ import typer
 
 from dcpg.cli.options import Json, Set, app, parse_settings
 from dcpg.errors import BadInput
+from dcpg.processes import processes
 
 if TYPE_CHECKING:
     from dcpg.sweep.engine import Engine
@@ -57,6 +58,8 @@ def sweep(
 
     Example:  dcpg sweep laptop      then, meanwhile or afterwards:  dcpg sweep status sweeps/laptop
     """
+    if processes() > 1:
+        raise BadInput("A sweep starts its own processes; start it without torchrun.")
     if given[0] == "status":
         if len(given) != 2:
             raise BadInput("Name the sweep's directory, for example: dcpg sweep status sweeps/laptop")

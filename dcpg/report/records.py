@@ -29,8 +29,8 @@ STIFFNESS = {  # what is measured -> its column of metrics.jsonl
 # what may differ between two runs that are compared: the method itself, and how a run is computed or watched
 _OF_THE_METHOD = ("algorithm.", "levels.sampler", "levels.beta", "levels.rho", "augment", "drac.")
 _OF_THE_COMPUTER = (
-    "seed", "game", "method", "preset", "steps", "keep_every", "analyse", "check_room", "wandb", "checkpoints.",
-    "machine.", "env.timeout", "evaluation.every",
+    "seed", "game", "method", "preset", "steps", "shards", "keep_every", "analyse", "check_room", "wandb",
+    "checkpoints.", "machine.", "env.timeout", "evaluation.every",
 )  # fmt: skip
 
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dcpg.errors import InUse, OutOfMemory, Stopped
-from dcpg.room import CGROUP, MEMBERSHIP
+from dcpg import cgroup
+from dcpg.errors import BadInput, InUse, OutOfMemory, Stopped
 from dcpg.rundir import RunDirectory
 from dcpg.sweep.layout import Layout
 
@@ -55,32 +55,36 @@ def attempt(order: Order, should_stop: Callable[[], bool], environment: Mapping[
     """
     layout = Layout(Path(order.root))
     run = RunDirectory(layout.run(order.name))
+    if run.path.is_symlink():
+        raise BadInput(f"{run.path} is a link; a sweep's runs must be in its own directory.")
     run.prepare()
     node = socket.gethostname()
     if not _free(run, should_stop):
         return Outcome(order.name, Stopped.exit_code, node, "It was asked to stop before it began.")
     log = layout.log(order.name)
     log.parent.mkdir(exist_ok=True)
-    killed_before = memory_kills()
-    with open(log, "ab") as output:
+    fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    with open(fd, "ab") as output:
+        start = os.fstat(fd).st_size
         child = subprocess.Popen(
             [sys.executable, "-m", "dcpg.sweep.child"],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **(environment or {})},
+            env={**_own_environment(), **(environment or {})},
             start_new_session=True,  # Ctrl-C is the driver's to handle
         )
     assert child.stdin is not None
     with contextlib.suppress(BrokenPipeError):  # it has ended already, and its code says why
         child.stdin.write(json.dumps({"directory": str(run.path), "config": order.config}).encode() + b"\n")
         child.stdin.flush()
-    asked = False
+    asked, killed = False, cgroup.kills()
     try:
         while child.poll() is None:
             if not asked and should_stop():
                 child.send_signal(signal.SIGTERM)
                 asked = True
+            killed = cgroup.kills()  # of neighbours too: only what happens with this process's end counts
             time.sleep(POLL)
     except BaseException:
         child.kill()
@@ -90,11 +94,17 @@ def attempt(order: Order, should_stop: Callable[[], bool], environment: Mapping[
         with contextlib.suppress(OSError):
             child.stdin.close()
     code = child.returncode
-    if code == -signal.SIGKILL and memory_kills() > killed_before:
+    if code == -signal.SIGKILL and cgroup.kills() > killed:
         code = OutOfMemory.exit_code
     elif asked and code == -signal.SIGTERM:  # it had not even begun to listen
         code = Stopped.exit_code
-    return Outcome(order.name, code, node, last_lines(log))
+    return Outcome(order.name, code, node, last_lines(log, start))
+
+
+def _own_environment() -> dict[str, str]:
+    """This process's, without what torchrun would tell the processes of one run."""
+    strange = ("WORLD_SIZE", "RANK", "GROUP_", "LOCAL_", "ROLE_", "MASTER_", "TORCHELASTIC_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(strange)}
 
 
 def _free(run: RunDirectory, should_stop: Callable[[], bool]) -> bool:
@@ -111,21 +121,11 @@ def _free(run: RunDirectory, should_stop: Callable[[], bool]) -> bool:
         return True
 
 
-def memory_kills() -> int:
-    """Processes of this one's control group (version 2) that the system has killed for want of memory; else 0."""
-    try:
-        own = next(line[3:] for line in MEMBERSHIP.read_text().splitlines() if line.startswith("0::"))
-        events = (CGROUP / own.lstrip("/") / "memory.events").read_text().splitlines()
-        return int(next(line.split()[1] for line in events if line.startswith("oom_kill ")))
-    except (OSError, StopIteration, ValueError, IndexError):
-        return 0
-
-
-def last_lines(log: Path) -> str:
-    """What a run said last."""
+def last_lines(log: Path, start: int = 0) -> str:
+    """What a run said last, after the first `start` bytes of its log, which are of attempts before."""
     try:
         with open(log, "rb") as file:
-            file.seek(max(os.fstat(file.fileno()).st_size - LAST_BYTES, 0))
+            file.seek(max(os.fstat(file.fileno()).st_size - LAST_BYTES, start))
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return ""

@@ -129,7 +129,7 @@ def lines(plan: Plan, root: Path, found: Cost) -> Iterator[str]:
         yield f"Time and room cannot be told here: {found.why_not}"
         return
     fits = found.capacity
-    free = free_disk(root)
+    free = free_disk(root, held=False)
     yield (
         f"Each run may need {_size_text(found.memory)} of memory; all of them {_size_text(found.disk)} of disk "
         f"({_size_text(free)} are free)."

@@ -6,6 +6,7 @@ failed from the index.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,8 +22,11 @@ from dcpg.sweep.layout import Layout
 from dcpg.sweep.plan import Job, Plan
 from dcpg.sweep.standing import Standing, look, runs_now
 from dcpg.sweep.view import View, plan_json, view
+from dcpg.watchdog import Watchdog
 
 LOOK = 1.0  # seconds between two looks at the runs
+PAUSE = 5.0  # seconds before a run that failed is tried again, times its failures in a row
+REFUSED = 3  # different runs in a row that cannot begin or be written to: then it is not the runs' fault
 NAMED = 10  # failed runs that the last sentence names
 
 
@@ -52,6 +56,8 @@ class Driver:
         self.standings: dict[str, Standing] = {}
         self.submitted: set[str] = set()
         self.started: set[str] = set()  # of those, whose attempt is in the index
+        self.later: dict[str, float] = {}  # runs that failed -> when they are tried again
+        self.refused: dict[str, str] = {}  # of the last outcomes in a row: runs that could not begin or be written
 
     def run(self, make_engine: Callable[[Sequence[Job]], Engine], again: str, retry: bool = False) -> View:
         """All of it. `again` is the command that goes on with it; `retry` gives failed runs another chance."""
@@ -64,13 +70,13 @@ class Driver:
         lock = Lock(self.layout.lock)
         lock.acquire()
         try:
-            with self.signals:
+            with self.signals, Watchdog(lock, math.inf):
                 self._scan()
                 self._prepare(retry)
                 todo = [job for job in self.plan.jobs if self._to_do(job.name)]
                 try:
                     if todo:
-                        self._carry_out(todo, make_engine, lock)
+                        self._carry_out(todo, make_engine)
                 finally:
                     self.index.close()
             return self._conclude(again)
@@ -96,24 +102,32 @@ class Driver:
                 self._give_up(name)
 
     def _to_do(self, name: str) -> bool:
-        return self.standings[name].status != "finished" and not self.index[name].failed
+        return self.standings[name].status in ("waiting", "interrupted") and not self.index[name].failed
 
-    def _carry_out(self, todo: Sequence[Job], make_engine: Callable[[Sequence[Job]], Engine], lock: Lock) -> None:
+    @property
+    def _stopping(self) -> str:
+        """Why no run is begun any more; empty if runs are."""
+        return self.signals.asked or (f"{REFUSED} runs in a row were refused" if len(self.refused) >= REFUSED else "")
+
+    def _carry_out(self, todo: Sequence[Job], make_engine: Callable[[Sequence[Job]], Engine]) -> None:
         engine = make_engine(todo)
         try:
             self.show.begin(self.plan, engine.describe())
             for job in todo:
                 self._submit(engine, job.name)
             asked, next_look = False, 0.0
-            while self.submitted:
-                if self.signals.asked and not asked:
+            while self.submitted or self.later:
+                if self._stopping and not asked:
                     asked = True
-                    self.show.say(f"{self.signals.asked}: the runs are saved now; a second Ctrl-C ends at once.")
+                    self.show.say(f"{self._stopping}: the runs are saved now; a second Ctrl-C ends at once.")
                     engine.stop()
+                    self.later.clear()
                 for outcome in engine.wait(LOOK / 4):
-                    self._ended(engine, outcome)
+                    self._ended(outcome)
+                for name in [name for name, when in self.later.items() if time.monotonic() >= when]:
+                    del self.later[name]
+                    self._submit(engine, name)
                 if (began := time.monotonic()) > next_look:
-                    lock.beat()
                     self.show.update(self._look())
                     took = time.monotonic() - began  # long on slow storage with thousands of runs
                     next_look = time.monotonic() + max(LOOK, 10 * took)
@@ -135,39 +149,46 @@ class Driver:
         return view(self.plan, self.index, self.standings, running.__contains__)
 
     def _standing(self, name: str) -> Standing:
+        """Where a run stands, or stood when that could last be told: storage may fail for a moment."""
         try:
             return look(self.jobs[name], self.layout.run(name))
-        except BadInput as error:  # the directory was in order when the sweep began
+        except (BadInput, OSError) as error:  # the directory was in order when the sweep began
             self.show.say(f"{name}: {error}")
-            return Standing()
+            return self.standings[name]
 
     def _note_start(self, name: str) -> None:
         if name not in self.started:
             self.started.add(name)
             self.index.append(name, "started")
 
-    def _ended(self, engine: Engine, outcome: Outcome) -> None:
+    def _ended(self, outcome: Outcome) -> None:
         name, code = outcome.name, outcome.code
         if name not in self.submitted:
             return
         self.submitted.remove(name)
         standing = self.standings[name] = self._standing(name)
-        if name not in self.started and self.signals.asked and code == Stopped.exit_code:
+        if name not in self.started and self._stopping and code == Stopped.exit_code:
             return  # it never began
         self._note_start(name)
         self.started.remove(name)
         facts = {"code": code, "node": outcome.node, "place": standing.place}
         self.index.append(name, "ended", **facts, last_lines="" if code in (0, 75) else outcome.last_lines)
         tally = self.index[name]
+        if code in (BadInput.exit_code, StorageFailed.exit_code) and tally.failures:
+            self.refused[name] = outcome.last_lines.strip().rsplit("\n", 1)[-1]
+        elif not self._stopping:
+            self.refused.clear()
         if standing.status == "finished":
             self.index.append(name, "finished", **facts)
             self.show.say(f"{name} is done: return on unseen levels {_text(standing.test_return)}.")
         elif tally.hopeless:
             self._give_up(name)
-        elif not self.signals.asked:
+        elif standing.status == "damaged":
+            self.show.say(f"{name} cannot go on: {standing.note}")
+        elif not self._stopping:
             if code != Stopped.exit_code:
                 self.show.say(f"{name} {_how(code)} and is tried again{_count(tally.failures)}.")
-            self._submit(engine, name)
+            self.later[name] = time.monotonic() + PAUSE * tally.failures
 
     def _give_up(self, name: str) -> None:
         tally = self.index[name]
@@ -180,6 +201,11 @@ class Driver:
         said = f"{done} of {len(self.jobs)} runs are done"
         if self.signals.asked and now.counts["waiting"]:
             raise Stopped(f"Stopped by {self.signals.asked}, and the runs are saved; {said}. Go on with: {again}")
+        if len(self.refused) >= REFUSED:
+            raise SweepIncomplete(
+                f"{REFUSED} runs in a row could not begin or could not be written, so the sweep stopped; {said}. The "
+                f"last one said: {list(self.refused.values())[-1]} When the cause is gone: {again}"
+            )
         if failed:
             names = [run.job.name for run in now.runs if run.status == "failed"]
             more = f" and {failed - NAMED} more" if failed > NAMED else ""

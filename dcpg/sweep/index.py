@@ -19,7 +19,9 @@ from dcpg.rundir import Rows, dump, read_regular, write_atomic
 
 EVENTS = ("started", "ended", "finished", "failed", "retry")
 TRIES = 3  # failures in a row without progress, after which a run is given up
-LOST = 10  # the same for attempts whose worker or node was lost, which is not the run's fault
+LOST = 10  # the same for attempts that ended otherwise
+# its worker or node was lost, its result was not to be seen yet, somebody told it to stop
+NOT_ITS_FAULT = (None, 0, Stopped.exit_code)
 BEGUN = "000000000000-00.000.000000-00000"  # the checkpoint that every run begins with: having it is no progress
 
 
@@ -30,7 +32,7 @@ class Tally:
     attempts: int = 0
     failures: int = 0  # in a row, without progress
     lost: int = 0
-    place: str = BEGUN  # the newest checkpoint when the last attempt ended
+    place: str = BEGUN  # the newest checkpoint that it ever had when an attempt ended
     failed: bool = False
     finished: bool = False
     code: int | None = None  # of the last attempt
@@ -52,12 +54,12 @@ class Tally:
 
     def _ended(self, event: Mapping[str, Any]) -> None:
         self.code, self.last_lines = event["code"], event["last_lines"]
-        before, self.place = self.place, max(event["place"], BEGUN)
+        before, self.place = self.place, max(event["place"], self.place)
         if self.place > before:
             self.failures = self.lost = 0
-        elif self.code is None:
+        elif self.code in NOT_ITS_FAULT:
             self.lost += 1
-        elif self.code != Stopped.exit_code:
+        else:
             self.failures += 1
 
     @property
@@ -68,7 +70,7 @@ class Tally:
         if self.failures >= TRIES:
             return f"it failed {TRIES} times without progress (last exit code {self.code})"
         if self.lost >= LOST:
-            return f"its worker was lost {LOST} times without progress"
+            return f"its worker was lost, or it was stopped, {LOST} times without progress"
         return ""
 
 

@@ -14,7 +14,7 @@ import torch
 
 from dcpg.config import Config, available_cores, device_of
 from dcpg.envs.make import known_spaces
-from dcpg.errors import DcpgError, Stopped
+from dcpg.errors import BadInput, DcpgError, Stopped
 from dcpg.room import Needs, free_memory, needs
 from dcpg.sweep.attempt import Order, Outcome, attempt
 from dcpg.sweep.plan import Job
@@ -44,6 +44,11 @@ def capacity(jobs: Sequence[Job]) -> Capacity:
         gpus = _visible() if "cuda" in devices else ()  # a device with a number was chosen by the user: one at a time
         limits.append((len(gpus) or 1, f"{len(gpus) or 1} GPUs, one a run"))
     least, reason = min(limits, key=lambda limit: limit[0])
+    if free < memory and all(c.check_room for c in configs):
+        raise BadInput(
+            f"There is no room for a run: it may need {memory / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are "
+            "free. Make room, or make the runs smaller, or start them all the same with --set check_room=false."
+        )
     return Capacity(max(least, 1), reason, gpus)
 
 

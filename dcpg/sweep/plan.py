@@ -152,6 +152,8 @@ class _Axes:
                 fixed[name] = values[0]
         if "machine.threads" not in (*varied, *PRESETS[preset]):
             fixed.setdefault("machine.threads", 1)  # not this machine's cores: results would depend on who plans
+        if "shards" not in varied:
+            fixed.setdefault("shards", 1)  # nor does it matter how many processes somebody else was told of
         if {0, "0"} & {fixed.get("machine.threads"), *varied.get("machine.threads", ())}:
             raise BadInput("machine.threads=0 means all cores of whatever machine it is; name a number.")
         self.fixed, self.varied = fixed, varied

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 POLL = 0.2  # seconds between two looks at the folder
-OWN = re.compile(r"(secret|answer|seen|stop)-[0-9a-f]{16}(-[0-9a-z]+)*")
+OWN = re.compile(r"(secret|answer|seen|ready|stop)-[0-9a-f]{16}(-[0-9a-z]+)*")
 
 
 class Desk:
@@ -29,6 +29,7 @@ class Desk:
         folder.mkdir(parents=True, exist_ok=True)
         self._clear()  # what drivers that were killed have left; there is one driver at a time
         (folder / f"secret-{self.driver}").write_text(self._secret)
+        (folder / f"ready-{self.driver}").touch()
 
     def confirm(self) -> None:
         """Look for answers and confirm those that are right."""
@@ -42,8 +43,8 @@ class Desk:
                         answer.unlink()
 
     def stop(self) -> None:
-        """Ask every attempt, on any node, to save and end."""
-        (self.folder / f"stop-{self.driver}").touch()
+        """Ask every attempt, on any node, to save and end. A new name is possible where a new file is not."""
+        os.replace(self.folder / f"ready-{self.driver}", self.folder / f"stop-{self.driver}")
 
     def close(self) -> None:
         """Leave nothing behind."""

@@ -31,24 +31,32 @@ FOREIGN_SILENCE = 120.0  # seconds after which another host's lock says nothing 
 class Standing:
     """A run's."""
 
-    status: str = "waiting"  # or interrupted (also while it goes on), or finished
+    status: str = "waiting"  # or interrupted (also while it goes on), finished, or damaged
     steps: int = 0
     place: str = ""  # the newest checkpoint's name; names sort as a run goes on
     train_return: float | None = None
     test_return: float | None = None
     steps_per_s: float = 0.0
+    note: str = ""  # what is wrong with it, if it is damaged
 
 
 def look(job: Job, path: Path) -> Standing:
-    """Where a run stands; a directory that holds another one is refused."""
+    """Where a run stands; a directory that holds another one is refused, one that cannot be read is damaged."""
     run = RunDirectory(path)
     if not run.config.exists():  # it comes last when a run begins
         return Standing()
-    _check_same(job, run)
-    evaluated, timed = last_row(run.evaluations.path), last_row(run.timing.path)
+    try:
+        plain = run.read_config()
+        there = from_json(plain, run.config)
+    except BadInput as error:
+        return Standing("damaged", note=str(error))
+    _check_same(job, run, there, bool(plain.get("init")))
+    evaluated = next(iter(last_rows(run.evaluations.path)), {})
+    phase = last_rows(run.timing.path, job.config.declared().N_pi)  # rollouts with an auxiliary phase take much longer
     place = max((p.name for p in run.checkpoints.glob("0*-*") if CHECKPOINT.fullmatch(p.name)), default="")
     total = job.config.rollouts * job.config.rollout_size
-    steps = _whole(timed.get("steps")) or int(place[:12] or 0)
+    steps = _whole(phase[-1].get("steps") if phase else 0) or int(place[:12] or 0)
+    seconds = [1 / speed for row in phase if (speed := _number(row.get("steps_per_s")) or 0.0) > 0]
     finished = _says_finished(run.summary, total) and _whole(evaluated.get("steps")) == total
     return Standing(
         "finished" if finished else "interrupted",
@@ -56,14 +64,12 @@ def look(job: Job, path: Path) -> Standing:
         place,
         _number(evaluated.get("train_return")),
         _number(evaluated.get("test_return")),
-        _number(timed.get("steps_per_s")) or 0.0,
+        len(seconds) / sum(seconds) if seconds else 0.0,
     )
 
 
-def _check_same(job: Job, run: RunDirectory) -> None:
-    plain = run.read_config()
-    there = from_json(plain, run.config)
-    if plain.get("init"):
+def _check_same(job: Job, run: RunDirectory, there: Config, init: bool) -> None:
+    if init:
         raise BadInput(f"{run.path} holds a run that began with the weights of another one; choose another --out.")
     if (there.fingerprint(), there.steps) != (job.config.fingerprint(), job.config.steps):
         name, old, new = _first_difference(there, job.config)
@@ -89,26 +95,22 @@ def _says_finished(summary: Path, total: int) -> bool:
         return False
 
 
-def last_row(path: Path) -> dict[str, Any]:
-    """The last whole row of a file of JSON lines, without reading the rows before it."""
+def last_rows(path: Path, count: int = 1) -> list[dict[str, Any]]:
+    """The last whole rows of a file of JSON lines, oldest first, without reading the rows before them."""
     try:
         with open(path, "rb") as file:
             size, length = os.fstat(file.fileno()).st_size, 8_192
-            while length < MOST_ROW:
+            while True:
                 file.seek(max(size - length, 0))
                 data = file.read(length)
-                lines = data.splitlines(keepends=True)
-                if len(data) < size:
-                    lines = lines[1:]  # it may be the end of one only
-                for line in reversed(lines):
-                    if rows := parse_rows(line):
-                        return rows[0]
-                if len(data) >= size:
-                    break
+                whole = len(data) >= size
+                lines = data.splitlines(keepends=True)[0 if whole else 1 :]  # the first may be the end of one only
+                rows = [row for line in lines[-count - 1 :] for row in parse_rows(line)]  # the last may be torn
+                if len(rows) >= count or whole or length > MOST_ROW:
+                    return rows[-count:]
                 length *= 8
     except (OSError, RecursionError):
-        pass
-    return {}
+        return []
 
 
 def _whole(value: Any) -> int:

@@ -48,6 +48,12 @@ def picture(now: View) -> Group:
                 _number(s.test_return),
             )
         parts += [table, *_more(len(running))]
+    failed = [run for run in now.runs if run.status == "failed"]
+    for run in failed[:SHOWN]:  # the cause first: a narrow terminal cuts the rest
+        last = run.why.strip().rsplit("\n", 1)[-1]
+        text = f"failed: {run.job.name}: {last or run.tally.hopeless}"
+        parts.append(Text(text, style="red", overflow="ellipsis", no_wrap=True))
+    parts += _more(len(failed))
     best = now.best()
     if best:
         parts.append(Text("best so far: mean return on unseen levels (finished seeds)", style="dim"))
@@ -56,12 +62,7 @@ def picture(now: View) -> Group:
             cells = [f"{label} {mean:.2f} ({seeds})" for label, mean, seeds in rows[:BEST]]
             table.add_row(game, *cells, *[""] * (BEST - len(cells)))
         parts += [table, *_more(len(best))]
-    failed = [run for run in now.runs if run.status == "failed"]
-    for run in failed[:SHOWN]:
-        last = run.tally.last_lines.strip().rsplit("\n", 1)[-1]
-        text = f"failed: {run.job.name}: {run.tally.hopeless}. {last}"
-        parts.append(Text(text, style="red", overflow="ellipsis", no_wrap=True))
-    return Group(*parts, *_more(len(failed)))
+    return Group(*parts)
 
 
 def _more(count: int) -> list[Text]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from dcpg.sweep.layout import Layout
 from dcpg.sweep.probe import asked_to_stop, sees
 
 PATIENCE = 60.0  # seconds that a node has to prove that it sees the sweep's directory
+LOOK = 2.0  # seconds between two looks at whether it should stop, which cost the shared storage something
 BEFORE = "It was asked to stop before it began."
 _unseen: set[str] = (
     set()
@@ -27,11 +29,17 @@ def carry_out(order: dict[str, Any], driver: str) -> dict[str, Any]:
     folder = Layout(Path(given.root)).nodes
     node, host = ray.get_runtime_context().get_node_id(), socket.gethostname()
 
+    looked = -LOOK
+
     def should_stop() -> bool:
+        nonlocal looked
+        if time.monotonic() - looked < LOOK:
+            return False
+        looked = time.monotonic()
         return asked_to_stop(folder, driver)
 
     seen = driver not in _unseen and sees(folder, driver, node, PATIENCE, should_stop)
-    if should_stop():
+    if asked_to_stop(folder, driver):
         return _plain(given, Stopped.exit_code, host, BEFORE)
     if not seen:
         _unseen.add(driver)

@@ -38,7 +38,12 @@ class RunView:
             "steps": s.steps, "train_return": s.train_return, "test_return": s.test_return,
             "attempts": self.tally.attempts,
         }  # fmt: skip
-        return row | ({"last_lines": self.tally.last_lines} if self.status == "failed" else {})
+        return row | ({"last_lines": self.why} if self.status == "failed" else {})
+
+    @property
+    def why(self) -> str:
+        """What it said last, or what is wrong with its directory."""
+        return self.standing.note or self.tally.last_lines
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,7 @@ def view(plan: Plan, index: Index, standings: Mapping[str, Standing], running: C
         standing, tally = standings[job.name], index[job.name]
         if standing.status == "finished":
             status = "done"
-        elif tally.failed:
+        elif tally.failed or standing.status == "damaged":
             status = "failed"
         else:
             status = "running" if running(job.name) else "waiting"

@@ -113,10 +113,31 @@ def test_damage_to_one_ranks_file_is_found_by_it_and_all_fall_back(
     record("damage to one rank's file (2 processes)", 1, 1)
 
 
-def test_a_disk_that_refuses_one_rank_is_a_warning_to_all(runs: Driver, undisturbed: Path, tmp_path: Path) -> None:
-    refusal = "disk-error ENOSPC 3 2 write,fsync checkpoints"
-    ended = train(runs, tmp_path / "run", (), (refusal,))
+@pytest.mark.parametrize(
+    ("rank", "refusal"),
+    [(1, "disk-error ENOSPC 3 2 write,fsync checkpoints"), (0, "disk-error ENOSPC 3 1 fsync metrics.jsonl")],
+)
+def test_a_disk_that_refuses_one_rank_is_a_warning_to_all(
+    runs: Driver, undisturbed: Path, tmp_path: Path, rank: int, refusal: str
+) -> None:
+    faults: list[Sequence[str]] = [(), ()]
+    faults[rank] = (refusal,)
+    ended = train(runs, tmp_path / "run", *faults)
     assert [e.code for e in ended] == [0, 0], "\n".join(map(str, ended))
     assert "could not be written" in ended[0].out
     assert differences(tmp_path / "run", undisturbed) == []
     record("a disk that refuses one rank (2 processes)", 1, 1)
+
+
+def test_ranks_with_different_commands_are_refused(runs: Driver, tmp_path: Path) -> None:
+    common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    ranks = [
+        runs.start(
+            train_arguments(tmp_path / "run", "ppo", STEPS, more), env={**common, "RANK": rank, "LOCAL_RANK": rank}
+        )
+        for rank, more in (("0", ()), ("1", ("algorithm.clip=0.1",)))
+    ]
+    ended = [process.wait() for process in ranks]
+    assert [e.code for e in ended] == [2, 2], "\n".join(map(str, ended))
+    assert "different configurations or weights" in ended[0].err
+    assert not (tmp_path / "run").exists()
