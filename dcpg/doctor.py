@@ -9,9 +9,12 @@ from importlib.metadata import PackageNotFoundError, version
 
 NEEDED = (
     "torch", "numpy", "gymnasium", "procgen-mirror", "typer", "rich", "tensorboard", "safetensors", "zstandard",
-    "matplotlib", "av", "pillow",
+    "matplotlib", "av", "pillow", "psutil", "plotly",
 )  # fmt: skip
-OPTIONAL = {"wandb": "pip install 'dcpg[wandb]'   (logging to Weights & Biases)"}
+OPTIONAL = {
+    "wandb": "pip install 'dcpg[wandb]'   (logging to Weights & Biases)",
+    "ray": "pip install 'dcpg[ray]'   (sweeps on a Ray cluster)",
+}
 
 
 def checks() -> list[tuple[str, bool, str]]:

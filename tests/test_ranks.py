@@ -1,4 +1,7 @@
-"""One run on several processes: it computes what one process with as many shards computes."""
+"""One run on several processes: it computes what one process with as many shards computes.
+
+Those that start processes are marked as the longer tests.
+"""
 
 from __future__ import annotations
 
@@ -82,6 +85,7 @@ def numbers(row: dict[str, Any]) -> dict[str, float]:
     return {name: value for name, value in row.items() if isinstance(value, float)}
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("name", COMPARED)
 def test_two_ranks_compute_what_one_process_with_two_shards_computes(
     name: str, two_ranks: tuple[Path, list[Any]], tmp_path: Path
@@ -113,6 +117,7 @@ def test_two_ranks_compute_what_one_process_with_two_shards_computes(
         assert float((weights[key] - tensor).abs().max()) < moved / 20
 
 
+@pytest.mark.faults
 def test_ranks_agree_gather_and_raise_together(two_ranks: tuple[Path, list[Any]]) -> None:
     said = {(line[0], line[1]): line[2:] for line in two_ranks[1]}
     for rank in (0, 1):
@@ -127,6 +132,7 @@ def test_ranks_agree_gather_and_raise_together(two_ranks: tuple[Path, list[Any]]
         ]
 
 
+@pytest.mark.faults
 def test_each_rank_leaves_its_own_environments_and_the_first_the_rest(two_ranks: tuple[Path, list[Any]]) -> None:
     run = two_ranks[0] / "ddcpg"
     newest = run / "checkpoints" / names(run)[-1]

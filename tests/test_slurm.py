@@ -95,7 +95,7 @@ def test_the_scripts_can_be_read(script: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
 def test_a_sweep_is_saved_and_queued_again(tmp_path: Path, number: signal.Signals) -> None:
-    job = Job(tmp_path, "sweep.sbatch", "table1", "/shared/table1")
+    job = Job(tmp_path, "sweep.sbatch", "table1", "/shared/table1", "--set", "machine.device=cuda")
     job.until_it_trains()
     os.kill(job.process.pid, number)
     assert job.wait() == 75
@@ -105,7 +105,9 @@ def test_a_sweep_is_saved_and_queued_again(tmp_path: Path, number: signal.Signal
         "--block",
         "ray start --address=10.0.0.1:6379 --num-cpus=8 --num-gpus=2 --block",
     ]
-    assert of(calls, "dcpg") == ["dcpg sweep table1 --engine ray --address 10.0.0.1:6379 --out /shared/table1"]
+    assert of(calls, "dcpg") == [
+        "dcpg sweep table1 --engine ray --address 10.0.0.1:6379 --out /shared/table1 --set machine.device=cuda"
+    ]
     assert calls[-2:] == ["saved", "scontrol requeue 77"]  # in this order
     tokens = Path(f"{job.calls_file}.tokens").read_text().splitlines()
     assert len(tokens) == 3
