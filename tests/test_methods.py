@@ -259,6 +259,21 @@ def pairs(tau: Rollout, rows: torch.Tensor, key: int = 0) -> tuple[Batch, torch.
     return batch, torch.tensor([flat[frame.numpy().tobytes()] for frame in batch.other_frames])
 
 
+def test_pairs_stay_inside_a_group_of_environments() -> None:
+    method, _ = declare("idaac")
+    tau = rollout_of(method, network_of(method), dead=True)
+    for envs in (range(2), range(2, 4)):
+        part, met = tau.part(envs), set[int]()
+        rows = part.order(generator(0, "o"))
+        assert set((rows % N).tolist()) == set(envs)
+        for key in range(50):
+            _, others = pairs(part, rows, key)
+            assert set((others % N).tolist()) <= set(envs)
+            met |= set((others % N).tolist())
+        assert met == set(envs)
+    assert tau.part(range(N)) is tau
+
+
 def test_pairs_come_from_one_level_with_the_labels_of_those_states() -> None:
     method, _ = declare("idaac")
     tau = rollout_of(method, network_of(method), dead=True)

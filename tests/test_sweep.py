@@ -201,6 +201,9 @@ def test_settings_of_the_command_come_over_the_files(tmp_path: Path) -> None:
     assert (job.config.machine.threads, job.config.env.num_envs, job.config.algorithm.E_pi) == (3, 32, 2)
     again = expand(plan.name, json.loads(json.dumps(plan.source)), "sweep.json")  # as `status` reads it
     assert again.jobs == plan.jobs
+    assert {job.config.steps for job in read("laptop", {"steps": "4096"}).jobs} == {4096}
+    with pytest.raises(BadInput, match="steps must be whole numbers"):
+        read("laptop", {"steps": "many"})
     with pytest.raises(BadInput, match="all cores of whatever machine"):
         read("laptop", {"machine.threads": "0"})
 
@@ -325,13 +328,15 @@ def test_another_run_in_the_directory_is_refused(tmp_path: Path) -> None:
         ({"game": "maze"}, "game=maze, the sweep starpilot"),
         ({"machine": {**job.config.to_json()["machine"], "threads": 2}}, "machine.threads=2, the sweep 1"),
         ({"init": "runs/other"}, "began with the weights of another"),
-        ({"nonsense": 1}, "Unknown setting 'nonsense'"),
     ]:
         write_run(tmp_path, job, place(128), **changes)
         with pytest.raises(BadInput) as error:
             look(job, path)
         assert said in str(error.value)
         assert job.name in str(error.value)
+    write_run(tmp_path, job, place(128), nonsense=1)  # nobody's
+    found = look(job, path)
+    assert (found.status, "Unknown setting 'nonsense'" in found.note) == ("damaged", True)
     write_run(tmp_path, job, place(128), keep_every=256, checkpoints={"minutes": 1.0}, check_room=False)
     assert look(job, path).status == "interrupted"  # what decides no result may differ
 
@@ -413,7 +418,11 @@ def test_memory_and_lost_workers(tmp_path: Path) -> None:
     for _ in range(10):
         assert index["b"].hopeless == ""
         ended(index, None, place(128), "b")
-    assert "lost 10 times without progress" in index["b"].hopeless
+    assert "10 times without progress" in index["b"].hopeless
+    ended(index, -9, place(256), "c")
+    ended(index, -9, place(128), "c")  # its newest checkpoint was damaged
+    ended(index, -9, place(256), "c")  # here it was before: no progress
+    assert index["c"].failures == 2
 
 
 def test_a_torn_or_damaged_index(tmp_path: Path) -> None:
@@ -755,7 +764,10 @@ def test_how_many_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert capacity(plan.jobs).runs == 3
     assert "GB of memory" in capacity(plan.jobs).reason
     monkeypatch.setattr(local, "free_memory", lambda: 0.5 * most)
-    assert capacity(plan.jobs).runs == 1
+    with pytest.raises(BadInput, match="There is no room for a run"):
+        capacity(plan.jobs)
+    anyway = planned(methods=["ppo", "ddcpg"], preset="paper", steps=25_000_000, set={"check_room": False})
+    assert capacity(anyway.jobs).runs == 1
     monkeypatch.setattr(local, "free_memory", lambda: 100 * most)
     wide = planned(set={"machine": {"threads": 3}})
     assert capacity(wide.jobs).runs == 2

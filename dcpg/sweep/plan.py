@@ -83,8 +83,11 @@ def read(given: str, settings: Mapping[str, Any] | None = None) -> Plan:
     except (ValueError, RecursionError) as error:  # of TOML and of UTF-8
         raise BadInput(f"{path} is not TOML ({error}).") from None
     name = re.sub(r"[^a-z0-9+=,_-]+", "-", path.stem.lower()).strip("-")[:100] or "sweep"
-    if settings and isinstance(source.setdefault("set", {}), dict):
-        source["set"] |= settings
+    for key, value in (settings or {}).items():
+        if key == "steps":  # which has a place of its own
+            source[key] = int(value) if str(value).isdecimal() else value
+        elif isinstance(source.setdefault("set", {}), dict):
+            source["set"][key] = value
     return expand(name, source, path)
 
 
