@@ -48,19 +48,21 @@ class Watchdog:
     def _watch(self) -> None:
         while not self._ended.wait(min(1.0, self.timeout / 4)):
             if not self.lock.beat():
-                print(
+                _end(
                     f"Another process has taken over {self.lock.path.parent}, because this one stood still for a "
                     "minute; this one ends now.",
-                    file=sys.stderr,
-                    flush=True,
+                    InUse.exit_code,
                 )
-                os._exit(InUse.exit_code)
             if self._watched and time.monotonic() - self._last > self.timeout:
                 faulthandler.dump_traceback(file=sys.stderr)
-                print(
+                _end(
                     f"Nothing came from {self._watched} for {self.timeout:g} seconds (env.timeout); stacks above."
                     " The last checkpoint stands: resume to try again.",
-                    file=sys.stderr,
-                    flush=True,
+                    EnvironmentHung.exit_code,
                 )
-                os._exit(EnvironmentHung.exit_code)
+
+
+def _end(why: str, code: int) -> None:
+    """End the process from this thread, whatever the others are held up by."""
+    print(why, file=sys.stderr, flush=True)
+    os._exit(code)
