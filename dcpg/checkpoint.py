@@ -59,29 +59,19 @@ class CheckpointStore:
     ) -> Path:
         """Write a checkpoint; it appears under its name only when all of it, of all ranks, is on the disk."""
         final, temporary = self.root / name, self.root / f".tmp-{name}"
-        if all(self.ranks.together(lambda: self._stands(final))):
+        if all(self.ranks.together(lambda: final.exists() and self._refusal(final) is None)):
             return final  # the same place of the same run: it says the same
         try:
             self.ranks.first_does(lambda: self._begin(final, temporary))
             parts = self.ranks.together(lambda: self._write(temporary, own, shared))
             files = {key: digest for part in parts for key, digest in part.items()}
             self.ranks.first_does(lambda: self._publish(temporary, final, {"schema": SCHEMA, **meta, "files": files}))
-            damage = [why for why in self.ranks.together(lambda: self._damage(final)) if why is not None]
+            damage = [why for why in self.ranks.together(lambda: self._refusal(final, shared=False)) if why]
             self.ranks.first_does(lambda: self._settle(final, damage))
         finally:
             if self.ranks.first:
                 shutil.rmtree(temporary, ignore_errors=True)
         return final
-
-    def _stands(self, final: Path) -> bool:
-        """Whether this checkpoint is there already, undamaged."""
-        if not final.exists():
-            return False
-        try:
-            self.load(final)
-        except Damaged:
-            return False
-        return True
 
     def _begin(self, final: Path, temporary: Path) -> None:
         if final.exists():
@@ -109,14 +99,6 @@ class CheckpointStore:
         fsync_dir(temporary)
         os.replace(temporary, final)
         fsync_dir(self.root)
-
-    def _damage(self, final: Path) -> str | None:
-        """Whether this rank's own files read back as they were written."""
-        try:
-            self.load(final, shared=False)
-        except Damaged as error:
-            return str(error)
-        return None
 
     def _settle(self, final: Path, damage: list[str]) -> None:
         """It is verified before anything older goes."""
@@ -200,8 +182,7 @@ class CheckpointStore:
         """Give `accept` the newest checkpoint that verifies on every rank; what it refuses (Damaged) is passed over."""
         bad: list[str] = []
         for name in reversed(self.ranks.first_does(self.names)):
-            refusals = self.ranks.together(partial(self._refusal, name, accept))
-            reasons = [reason for reason in refusals if reason is not None]
+            reasons = [why for why in self.ranks.together(partial(self._refusal, self.root / name, accept)) if why]
             if reasons:
                 bad.append(f"{name}: {reasons[0]}")
                 self._known.clear()  # what it shares may have to be made again
@@ -213,10 +194,12 @@ class CheckpointStore:
             "the directory from a copy, or start a new run with another --out."
         )
 
-    def _refusal(self, name: str, accept: Callable[[Checkpoint], None]) -> str | None:
-        """Why a checkpoint cannot be taken, if it cannot."""
+    def _refusal(
+        self, path: Path, accept: Callable[[Checkpoint], None] = lambda checkpoint: None, shared: bool = True
+    ) -> str | None:
+        """Why this rank cannot take a checkpoint, if it cannot: its files, or what `accept` says of them."""
         try:
-            accept(self.load(self.root / name))
+            accept(self.load(path, shared))
         except Damaged as error:
             return str(error)
         return None

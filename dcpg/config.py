@@ -24,6 +24,8 @@ SCHEMA = 5
 OWN = "own:"  # a run on the user's own environment has this before its game's name
 
 
+# what changes nothing in the result at a given number of steps
+UNDECISIVE = ("steps", "checkpoints", "keep_every", "check_room", "wandb", "preset")
 SAMPLERS = ("uniform", "prioritised")
 ANALYSES = ("stiffness", "ood-actions", "values", "levels")
 
@@ -216,7 +218,7 @@ class Config(Section):
     def fingerprint(self) -> str:
         """A hash of all that decides the result at a given number of steps."""
         plain = self.to_json()
-        for name in ("steps", "checkpoints", "keep_every", "check_room", "wandb", "preset"):
+        for name in UNDECISIVE:
             plain.pop(name)
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from dcpg import errors
 from dcpg.errors import BadInput, DcpgError, RankLost
-from dcpg.processes import processes
 
 T = TypeVar("T")
 PATIENCE = timedelta(hours=1)  # an evaluation of the first rank, for which the others wait, is much shorter
@@ -36,8 +35,6 @@ class Ranks:
     @classmethod
     def join(cls, device: torch.device) -> Ranks:
         """Find the others; the run's device decides how gradients travel."""
-        if processes() == 1:
-            return cls()
         if device.type == "cuda":
             torch.cuda.set_device(device)
         if not dist.is_initialized():

@@ -137,5 +137,7 @@ def test_a_worker_that_does_not_see_the_directory_waits_once_and_begins_nothing(
     other = Desk(tmp_path / "here" / "nodes")
     other.stop()
     found = [task.carry_out({**order, "root": str(tmp_path / "here")}, other.driver)]
-    assert [(row["name"], row["code"], row["last_lines"]) for row in found] == [("run", 75, task.BEFORE)]
+    assert [(row["name"], row["code"], row["last_lines"]) for row in found] == [
+        ("run", 75, "It was asked to stop before it began.")
+    ]
     assert sorted(os.listdir(tmp_path / "here")) == ["nodes"]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dcpg import cgroup
-from dcpg.errors import BadInput, InUse, OutOfMemory, Stopped
+from dcpg.errors import BadInput, DcpgError, InUse, OutOfMemory, Stopped
 from dcpg.rundir import RunDirectory
 from dcpg.sweep.layout import Layout
 
@@ -48,6 +48,17 @@ class Outcome:
     last_lines: str = ""
 
 
+def never_begun(order: Order) -> Outcome:
+    """The outcome of an order that was given back because of a stop."""
+    return Outcome(order.name, Stopped.exit_code, socket.gethostname(), "It was asked to stop before it began.")
+
+
+def not_possible(order: Order, error: Exception) -> Outcome:
+    """The outcome of an attempt whose process could not be started, or whose files could not be written."""
+    code = error.exit_code if isinstance(error, DcpgError) else 1
+    return Outcome(order.name, code, socket.gethostname(), f"{type(error).__name__}: {error}")
+
+
 def attempt(order: Order, should_stop: Callable[[], bool], environment: Mapping[str, str] | None = None) -> Outcome:
     """Begin a run or go on with it, until it ends or until it is asked to stop: then it saves first (exit 75).
 
@@ -58,9 +69,8 @@ def attempt(order: Order, should_stop: Callable[[], bool], environment: Mapping[
     if run.path.is_symlink():
         raise BadInput(f"{run.path} is a link; a sweep's runs must be in its own directory.")
     run.prepare()
-    node = socket.gethostname()
     if not _free(run, should_stop):
-        return Outcome(order.name, Stopped.exit_code, node, "It was asked to stop before it began.")
+        return never_begun(order)
     log = layout.log(order.name)
     log.parent.mkdir(exist_ok=True)
     fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
@@ -98,7 +108,7 @@ def attempt(order: Order, should_stop: Callable[[], bool], environment: Mapping[
         code = OutOfMemory.exit_code
     elif asked and code == -signal.SIGTERM:  # it had not even begun to listen
         code = Stopped.exit_code
-    return Outcome(order.name, code, node, last_lines(log, start))
+    return Outcome(order.name, code, socket.gethostname(), last_lines(log, start))
 
 
 def _own_environment() -> dict[str, str]:

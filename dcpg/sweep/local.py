@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import socket
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,12 +11,12 @@ from dataclasses import dataclass
 
 import torch
 
-from dcpg.config import Config, available_cores, device_of
+from dcpg.config import Config, available_cores
 from dcpg.envs.make import known_spaces
-from dcpg.errors import BadInput, DcpgError, Stopped
+from dcpg.errors import BadInput
 from dcpg.room import Needs, free_memory, needs
-from dcpg.sweep.attempt import Order, Outcome, attempt
-from dcpg.sweep.plan import Job
+from dcpg.sweep.attempt import Order, Outcome, attempt, never_begun, not_possible
+from dcpg.sweep.plan import Job, kinds
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Capacity:
 
 def capacity(jobs: Sequence[Job]) -> Capacity:
     """As many as fit if all were as large as the largest; at least one."""
-    configs = list({job.config.fingerprint(): job.config for job in _representatives(jobs)}.values())
+    configs = [job.config for job in kinds(jobs).values()]
     threads = max(c.machine.threads for c in configs)
     memory, free = max(needs_of(c).memory for c in configs), free_memory()
     limits = [
@@ -52,16 +51,10 @@ def capacity(jobs: Sequence[Job]) -> Capacity:
     return Capacity(max(least, 1), reason, gpus)
 
 
-def _representatives(jobs: Sequence[Job]) -> list[Job]:
-    """One run for each label and steps: games and seeds need the same."""
-    return list({(job.label, job.config.steps): job for job in jobs}.values())
-
-
 def needs_of(config: Config) -> Needs:
     """What a run may need; a sweep trains on Procgen alone, whose sizes are known."""
     spaces = known_spaces(config)
     assert spaces is not None
-    device_of(config)  # which must be here
     return needs(config, spaces)
 
 
@@ -92,17 +85,15 @@ class LocalEngine:
 
     def _work(self, order: Order) -> None:
         if self._stop.is_set():
-            text = "It was asked to stop before it began."
-            self._outcomes.put(Outcome(order.name, Stopped.exit_code, socket.gethostname(), text))
+            self._outcomes.put(never_begun(order))
             return
         gpu = self._gpus.get() if self.capacity.gpus else None
         try:
             outcome = attempt(order, self._asked, {"CUDA_VISIBLE_DEVICES": gpu} if gpu is not None else None)
         except _Closed:
             return
-        except Exception as error:  # the disk refused, or the process could not be started
-            code = error.exit_code if isinstance(error, DcpgError) else 1
-            outcome = Outcome(order.name, code, socket.gethostname(), f"{type(error).__name__}: {error}")
+        except Exception as error:
+            outcome = not_possible(order, error)
         finally:
             if gpu is not None:
                 self._gpus.put(gpu)

@@ -22,15 +22,15 @@ from typing import Any
 
 from dcpg.config import Config, available_cores
 from dcpg.envs.make import known_spaces
-from dcpg.errors import BadInput, DcpgError, OutOfMemory, Stopped, StorageFailed
+from dcpg.errors import BadInput, DcpgError, OutOfMemory, StorageFailed
 from dcpg.room import free_memory, needs
 from dcpg.signals import NUMBERS
-from dcpg.sweep.attempt import Order, Outcome
+from dcpg.sweep.attempt import Order, Outcome, never_begun
 from dcpg.sweep.layout import Layout
-from dcpg.sweep.plan import Job
+from dcpg.sweep.plan import Job, kinds
 from dcpg.sweep.probe import Desk
 from dcpg.sweep.standing import runs_now
-from dcpg.sweep.task import BEFORE, carry_out
+from dcpg.sweep.task import carry_out
 
 STORE = 100_000_000  # bytes for Ray's objects, of which there are only the outcomes
 NODE = "ray.io/node-id"  # Ray's label
@@ -53,8 +53,7 @@ class RayEngine:
         self, root: Path, jobs: Sequence[Job], address: str | None, tell: Callable[[str], None] = _tell
     ) -> None:
         self.layout, self.tell = Layout(root.absolute()), tell
-        kinds = {(job.label, job.config.steps): job for job in jobs}  # games and seeds need the same
-        each = {kind: demand(job.config) for kind, job in kinds.items()}
+        each = {kind: demand(job.config) for kind, job in kinds(jobs).items()}
         self.demands = {job.name: each[job.label, job.config.steps] for job in jobs}
         self._own = address is None
         if importlib.util.find_spec("ray") is None:
@@ -114,7 +113,7 @@ class RayEngine:
         if "blind" not in found:
             return Outcome(**found)
         if self._stopping:
-            return Outcome(order.name, Stopped.exit_code, found["host"], BEFORE)
+            return never_begun(order)
         self._exclude(found["blind"], found["host"], self.demands[order.name])
         self.submit(order)
         return None
@@ -163,7 +162,7 @@ class RayEngine:
         for ref, order in list(self._orders.items()):
             if not runs_now(self.layout.run(order.name) / "lock"):
                 del self._orders[ref]
-                self._never_begun.append(Outcome(order.name, Stopped.exit_code, "", BEFORE))
+                self._never_begun.append(never_begun(order))
 
     def close(self) -> None:
         """End everything at once and free what is held."""

@@ -21,7 +21,7 @@ import itertools
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,11 @@ class Plan:
     name: str
     source: dict[str, Any]  # as it was read
     jobs: tuple[Job, ...]
+
+
+def kinds(jobs: Sequence[Job]) -> dict[tuple[str, int], Job]:
+    """One run for each label and number of steps: games and seeds need the same of a machine."""
+    return {(job.label, job.config.steps): job for job in jobs}
 
 
 def named() -> dict[str, Path]:

@@ -14,15 +14,13 @@ from typing import Any
 
 import psutil
 
-from dcpg.config import Config, from_json
+from dcpg.config import UNDECISIVE, Config, from_json
 from dcpg.errors import BadInput
 from dcpg.rundir import RunDirectory, parse_rows, read_regular
 from dcpg.settings import dotted
 from dcpg.sweep.plan import Job
 
 CHECKPOINT = re.compile(r"[0-9]{12}-[0-9.]+-[0-9]{5}")
-# what may differ in a run without making it another one; as Config.fingerprint has it
-FREE = ("checkpoints.minutes", "keep_every", "check_room", "wandb", "preset")
 MOST_ROW = 64_000_000  # bytes
 FOREIGN_SILENCE = 120.0  # seconds after which another host's lock says nothing about a running process
 
@@ -82,7 +80,8 @@ def _check_same(job: Job, run: RunDirectory, there: Config, init: bool) -> None:
 def _first_difference(there: Config, wanted: Config) -> tuple[str, Any, Any]:
     old, new = ({name: value for name, value, _ in dotted(config)} for config in (there, wanted))
     for name in {**new, **old}:
-        if name not in FREE and old.get(name) != new.get(name):
+        decides = name == "steps" or name.split(".")[0] not in UNDECISIVE
+        if decides and old.get(name) != new.get(name):
             return name, old.get(name), new.get(name)
     return "settings", "others", "its own"
 
