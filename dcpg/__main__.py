@@ -1,5 +1,5 @@
 """`python -m dcpg` is the command line."""
 
-from dcpg.cli import main
+from dcpg.cli.app import main
 
 main()

@@ -22,6 +22,8 @@ from dcpg import errors
 from dcpg.errors import BadInput, DcpgError, RankLost
 
 T = TypeVar("T")
+
+
 PATIENCE = timedelta(hours=1)  # an evaluation of the first rank, for which the others wait, is much shorter
 
 

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from dcpg.algorithm import Algorithm
-from dcpg.batch import Batch
-from dcpg.buffer import Buffer
+from dcpg.core.algorithm import Algorithm
+from dcpg.core.batch import Batch
+from dcpg.core.buffer import Buffer
+from dcpg.core.networks import Network
+from dcpg.core.rollout import Rollout
+from dcpg.core.targets import with_targets
 from dcpg.methods import METHODS, Method
-from dcpg.networks import Network
-from dcpg.rollout import Rollout, with_targets
 
 # their name of a term -> our line and term
 NAMES = {

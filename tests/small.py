@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from dcpg.algorithm import Algorithm
-from dcpg.batch import Batch
-from dcpg.buffer import Buffer
-from dcpg.config import resolve
+from dcpg.config.resolve import resolve
+from dcpg.core.algorithm import Algorithm
+from dcpg.core.batch import Batch
+from dcpg.core.buffer import Buffer
+from dcpg.core.networks import Network
+from dcpg.core.rollout import Rollout
+from dcpg.core.targets import with_targets
 from dcpg.methods import METHODS, Method, Optimise
-from dcpg.networks import Network
-from dcpg.rollout import Rollout, with_targets
 from dcpg.seeding import generator
 
 T, N, ACTIONS, SHAPE = 6, 4, 5, (16, 16, 3)

@@ -11,8 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from dcpg.config import SCHEMA, Config, resolve
-from dcpg.trainer import versions
+from dcpg.config.resolve import resolve
+from dcpg.config.schema import SCHEMA, Config
+from dcpg.training.trainer import versions
 
 PAPER_STEPS = 24_985_600  # 1,525 rollouts of 64 x 256
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})

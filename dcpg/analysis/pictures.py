@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dcpg.config import Config
-from dcpg.envs.make import make_levels
+from dcpg.config.build import make_levels
+from dcpg.config.schema import Config
 from dcpg.envs.procgen import Procgen
 
 SPLITS = (("train", "tab:blue", "training levels"), ("test", "tab:orange", "unseen levels"))

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from dcpg.agent import Agent
-from dcpg.envs.make import EnvMaker, splits
-from dcpg.rollout import Rollout, collect, with_rewards, with_targets
+from dcpg.config.build import EnvMaker, splits
+from dcpg.core.collector import collect, with_rewards
+from dcpg.core.rollout import Rollout
+from dcpg.core.targets import with_targets
+from dcpg.runs.agent import Agent
 from dcpg.seeding import generator
 
 STATES = 16_384  # of one rollout of the paper

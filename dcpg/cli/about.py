@@ -13,8 +13,8 @@ from dcpg.cli.options import Json, MethodName, Preset, Set, app, parse_settings
 @app.command()
 def methods(as_json: Json = False) -> None:
     """List the methods and what each optimises in which phase."""
-    from dcpg.evaluation import PAPER_GAMMA
-    from dcpg.explain import table
+    from dcpg.config.explain import table
+    from dcpg.core.evaluation import PAPER_GAMMA
 
     rows = table()
     if as_json:
@@ -47,8 +47,8 @@ def games(as_json: Json = False) -> None:
 @app.command()
 def explain(method: MethodName, preset: Preset = "paper", settings: Set = None) -> None:
     """Print Algorithm 1 filled in for a method: every line, term, equation, weight and source."""
-    from dcpg.config import resolve
-    from dcpg.explain import explain as text
+    from dcpg.config.explain import explain as text
+    from dcpg.config.resolve import resolve
 
     print(text(resolve(method, "bigfish", preset=preset, settings=parse_settings(settings))))
 
@@ -56,7 +56,7 @@ def explain(method: MethodName, preset: Preset = "paper", settings: Set = None) 
 @app.command()
 def config(method: MethodName, preset: Preset = "paper", settings: Set = None, as_json: Json = False) -> None:
     """List every setting of a method: dotted name (for --set), value, and where the value comes from."""
-    from dcpg.config import origins, resolve
+    from dcpg.config.resolve import origins, resolve
 
     given = parse_settings(settings)
     rows = origins(resolve(method, "bigfish", preset=preset, settings=given), given)
@@ -94,8 +94,8 @@ def bench(
 
     Example:  dcpg bench --method dcpg --set network.channels=32,64,64
     """
-    from dcpg.bench import DEFAULT_METHODS, shown
-    from dcpg.bench import bench as measure
+    from dcpg.tools.bench import DEFAULT_METHODS, shown
+    from dcpg.tools.bench import bench as measure
 
     found = measure(method or DEFAULT_METHODS, preset, parse_settings(settings), memory)
     print(json.dumps(found) if as_json else shown(found))
@@ -104,7 +104,7 @@ def bench(
 @app.command()
 def doctor() -> None:
     """Check the installation: what is there, what is missing, what to do."""
-    from dcpg.doctor import checks
+    from dcpg.tools.doctor import checks
 
     rows = checks()
     for what, well, found in rows:

@@ -18,14 +18,25 @@ app = typer.Typer(
     add_completion=False,
 )
 
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
+
+
 MethodName = Annotated[str, typer.Argument(metavar="METHOD", help="A method's name; `dcpg methods` lists them.")]
+
+
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A run's directory, as made by `dcpg train`.")]
+
+
 Preset = Annotated[str, typer.Option(help="Sizes: paper (25M steps, days on a CPU), laptop (minutes), tiny (seconds).")]
+
+
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any setting by its dotted name; `dcpg config METHOD` lists them."),
 ]
+
+
 At = Annotated[
     int | None, typer.Option(help="Weights at so many steps (a milestone; 0: untrained) instead of the newest ones.")
 ]

@@ -1,1 +1,1 @@
-"""Environments: Procgen, any Gymnasium vector environment, and the reward normaliser."""
+"""Environments: the contract, Procgen, an adapter for any Gymnasium vector environment, and who chooses levels."""

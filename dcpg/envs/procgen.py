@@ -17,21 +17,37 @@ from typing import Any
 import numpy as np
 
 from dcpg.envs.base import Array, Step
+from dcpg.envs.levels import LevelChooser
 from dcpg.errors import BadInput, unknown
-from dcpg.levels import LevelChooser
 from dcpg.seeding import rand_seed
 
 GAMES = (
     "bigfish", "bossfight", "caveflyer", "chaser", "climber", "coinrun", "dodgeball", "fruitbot",
     "heist", "jumper", "leaper", "maze", "miner", "ninja", "plunder", "starpilot",
 )  # fmt: skip
+
+
 MODES = {"easy": 0, "hard": 1}
+
+
 NUM_ACTIONS = 15
+
+
 ALL_LEVELS = 2**31 - 1
+
+
 MAX_STATE = 2**20
+
+
 STATE_END = bytes.fromhex("fecafeca")  # a state ends with this mark, the library's 0xCAFECAFE
+
+
 MAX_STARTS = 4096  # starts of levels that are kept, some 20 to 40 kB each
+
+
 LOADED: dict[str, Any] = {}  # the library, from its first environment on
+
+
 # A level's start is made with this seed, so that it is the same in every run.
 START_SEED = 0
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dcpg.draws import draw_pairs
-from dcpg.methods.base import Common, Method, Optimise, Target, Tau, method
-from dcpg.networks import advantage_head, order_head, policy_head, value_head
-from dcpg.objectives import J_A, J_D, H, J_order, J_pi, J_V_clipped
+from dcpg.core.draws import draw_pairs
+from dcpg.core.method import Common, Method, Optimise, Target, Tau
+from dcpg.core.networks import advantage_head, order_head, policy_head, value_head
+from dcpg.core.objectives import J_A, J_D, H, J_order, J_pi, J_V_clipped
+from dcpg.methods.table import method
 from dcpg.settings import setting
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from dcpg.methods.base import B, Method, Optimise, Phasic, Target, Tau, method
+from dcpg.core.method import B, Method, Optimise, Phasic, Target, Tau
+from dcpg.core.networks import discriminator, policy_head, value_head
+from dcpg.core.objectives import C_V, J_F, J_I, J_V, C_pi, H, J_pi
 from dcpg.methods.dynamics import Dynamics, Joint, with_dynamics, with_joint_dynamics
-from dcpg.networks import discriminator, policy_head, value_head
-from dcpg.objectives import C_V, J_F, J_I, J_V, C_pi, H, J_pi
+from dcpg.methods.table import method
 from dcpg.settings import setting
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dcpg.augmentations import AUGMENTATIONS
-from dcpg.bandit import UCB, Fixed
-from dcpg.draws import draw_augmentation
+from dcpg.core.augmentations import AUGMENTATIONS
+from dcpg.core.bandit import UCB, Fixed
+from dcpg.core.draws import draw_augmentation
+from dcpg.core.method import Method, Terms
+from dcpg.core.objectives import G_V, G_pi
 from dcpg.errors import BadInput
-from dcpg.methods.base import Method, Terms
-from dcpg.objectives import G_V, G_pi
 from dcpg.settings import Section, setting
 
 CHOICES = ("none", "ucb", *AUGMENTATIONS)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dcpg.draws import draw_negatives
-from dcpg.methods.base import Method, Terms
-from dcpg.networks import Head, discriminator
-from dcpg.objectives import J_f
+from dcpg.core.draws import draw_negatives
+from dcpg.core.method import Method, Terms
+from dcpg.core.networks import Head, discriminator
+from dcpg.core.objectives import J_f
 from dcpg.settings import Section, setting
 
 

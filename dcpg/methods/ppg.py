@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dcpg.methods.base import B, Method, Optimise, Phasic, Target, Tau, method
+from dcpg.core.method import B, Method, Optimise, Phasic, Target, Tau
+from dcpg.core.networks import policy_head, value_head
+from dcpg.core.objectives import J_V, P_V, C_pi, H, J_aux, J_pi
 from dcpg.methods.dynamics import Joint, with_joint_dynamics
-from dcpg.networks import policy_head, value_head
-from dcpg.objectives import J_V, P_V, C_pi, H, J_aux, J_pi
+from dcpg.methods.table import method
 from dcpg.settings import setting
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from dcpg.methods.base import Common, Method, Optimise, Target, Tau, method
-from dcpg.networks import policy_head, value_head
-from dcpg.objectives import H, J_pi, J_V_clipped
+from dcpg.core.method import Common, Method, Optimise, Target, Tau
+from dcpg.core.networks import policy_head, value_head
+from dcpg.core.objectives import H, J_pi, J_V_clipped
+from dcpg.methods.table import method
 from dcpg.settings import setting
 
 

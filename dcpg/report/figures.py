@@ -11,27 +11,35 @@ from typing import Any
 import numpy as np
 
 from dcpg.report import paper
-from dcpg.report.board import Board, Curve
+from dcpg.report.comparison import Board, Curve, Stiff
 from dcpg.report.paper import GAMES, game_title, method_title
-from dcpg.report.scores import (
-    LEVELS,
-    aggregates,
-    improvement,
-    papers_aggregate,
-    profiles,
-    sample_efficiency,
-)  # fmt: skip
-from dcpg.report.stiff import Stiff
-from dcpg.statistics import Interval
+from dcpg.report.scores import LEVELS, aggregates, improvement, papers_aggregate, profiles, sample_efficiency
+from dcpg.report.statistics import Interval
 
 FOUR = ("bigfish", "chaser", "climber", "starpilot")  # Figure 2
+
+
 FOUR_OTHERS = ("bigfish", "chaser", "climber", "dodgeball")  # Figures 4 and 6
+
+
 SIX = ("bigfish", "chaser", "climber", "dodgeball", "miner", "starpilot")  # Figure 5
+
+
 FIVE_METHODS = ("ppo", "daac", "ppg", "dcpg", "ddcpg")
+
+
 DELAY = ("ppg", "separate-dcpg", "dcpg")
+
+
 REGULARISED = ("ppg", "ppg+dr", "ppg+ar")
+
+
 AGGREGATED = ("ppo", "ppg", "dcpg", "ddcpg")
+
+
 VARIANTS = ("#005f73", "#9b2226", "#6a4c93", "#bb3e03", "#386641", "#7f4f24", "#3a0ca3", "#b5179e")
+
+
 COLOURS = {
     "ppo": "#7f7f7f", "ucb-drac": "#a5a61f", "plr": "#e377c2", "daac": "#9467bd", "idaac": "#b08bd0", "ppg": "#2ca02c",
     "ppg+dr": "#17a2b0", "ppg+ar": "#6fbf5f", "dppg": "#8c564b", "dcpg": "#1f77b4", "separate-dcpg": "#6ea8d8",
@@ -285,6 +293,8 @@ FIGURES: dict[str, Callable[[Board], Any | None]] = {
     "profiles": _profiles,
     "sample-efficiency": _efficiency,
 }
+
+
 STIFFNESS_FIGURES: dict[str, Callable[[Stiff], Any | None]] = {
     "figure2": partial(_stiffness, title="Figure 2", games=FOUR),
     "figure7": partial(_stiffness, title="Figure 7", games=GAMES),

@@ -7,18 +7,20 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from dcpg.command import train_command
-from dcpg.config import OWN, Config, resolve
+from dcpg.config.command import train_command
+from dcpg.config.resolve import resolve
+from dcpg.config.schema import OWN, Config
 from dcpg.errors import BadInput
 from dcpg.methods import METHODS
-from dcpg.report.board import Board
+from dcpg.report.comparison import Board, Stiff
 from dcpg.report.paper import method_title
-from dcpg.report.records import Record, setting_of
-from dcpg.report.stiff import Stiff
 from dcpg.report.tables import METHODS_OF_TABLES
+from dcpg.runs.records import Record, setting_of
 from dcpg.settings import dotted
 
 LEVEL_COUNTS = (1, 2, 5, 10, 20, 50, 100, 200)  # the paper's, Appendix A
+
+
 OF_THE_SETTING = (
     "rollout_length", "env.", "levels.start", "levels.count", "levels.seeds", "network.", "evaluation.", "machine.",
 )  # fmt: skip

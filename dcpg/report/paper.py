@@ -15,18 +15,26 @@ GAMES = (
     "bigfish", "bossfight", "caveflyer", "chaser", "climber", "coinrun", "dodgeball", "fruitbot", "heist", "jumper",
     "leaper", "maze", "miner", "ninja", "plunder", "starpilot",
 )  # fmt: skip
+
+
 GAME_TITLES = {
     "bigfish": "BigFish", "bossfight": "BossFight", "caveflyer": "CaveFlyer", "chaser": "Chaser", "climber": "Climber",
     "coinrun": "CoinRun", "dodgeball": "Dodgeball", "fruitbot": "FruitBot", "heist": "Heist", "jumper": "Jumper",
     "leaper": "Leaper", "maze": "Maze", "miner": "Miner", "ninja": "Ninja", "plunder": "Plunder",
     "starpilot": "StarPilot",
 }  # fmt: skip
+
+
 METHOD_TITLES = {
     "ppo": "PPO", "ucb-drac": "UCB-DrAC", "plr": "PLR", "daac": "DAAC", "idaac": "IDAAC", "ppg": "PPG",
     "ppg+dr": "PPG+DR", "ppg+ar": "PPG+AR", "dppg": "DPPG", "dcpg": "DCPG", "separate-dcpg": "Separate DCPG",
     "dcpg+f": "DCPG+F", "dcpg+i": "DCPG+I", "dcpg+fi": "DCPG+FI", "ddcpg": "DDCPG",
 }  # fmt: skip
+
+
 STEPS = 25_000_000
+
+
 SEEDS = 10
 
 
@@ -84,5 +92,5 @@ def game_title(game: str) -> str:
 
 
 def _rows(name: str) -> list[dict[str, str]]:
-    text = (resources.files("dcpg") / "data" / name).read_text()
+    text = (resources.files("dcpg.report") / "data" / name).read_text()
     return list(csv.DictReader(text.splitlines()))

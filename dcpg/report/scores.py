@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from dcpg.errors import BadInput
 from dcpg.report import paper
-from dcpg.report.board import Board
+from dcpg.report.comparison import Board
 from dcpg.report.paper import GAMES, Printed, game_title, method_title
-from dcpg.statistics import (
+from dcpg.report.statistics import (
     METRICS,
     Band,
     Interval,
@@ -28,9 +28,11 @@ from dcpg.statistics import (
     min_max,
     ppo_normalised_score,
     profile_band,
-)  # fmt: skip
+)
 
 SCORE = "PPO-normalised score"
+
+
 LEVELS = {"train": "training levels", "test": "unseen levels"}
 
 

@@ -11,19 +11,27 @@ from functools import partial
 import numpy as np
 
 from dcpg.report import paper
-from dcpg.report.board import Board
+from dcpg.report.comparison import Board
 from dcpg.report.paper import Printed, game_title, method_title
 from dcpg.report.scores import LEVELS, SCORE, Normalised, normalised_scores, papers_score
 
 MAIN = ("ppo", "ucb-drac", "plr", "daac", "ppg", "dcpg", "ddcpg")
+
+
 DYNAMICS = ("dcpg", "dcpg+f", "dcpg+i", "dcpg+fi", "ddcpg")
+
+
 BOTH = ("train", "test")
+
+
 SUBJECTS = {
     "table1": "Mean returns on unseen levels", "table2": "Learning dynamics beside DCPG's value",
     "table3": "PPG with a regularised value", "table6": "DAAC and IDAAC", "table7": "Mean returns on training levels",
     "table8": "One network or two", "table9": "Learning dynamics, on training and unseen levels",
     "table10": "Wrong actions that the discriminator believes", "table11": "Learning dynamics beside PPG and DCPG",
 }  # fmt: skip
+
+
 MISPRINT = (
     "The paper's own Table 8 prints 152.7 ± 4.4 for DCPG on training levels, which is DDCPG's figure; everywhere else "
     "it prints 148.9 ± 4.3, which stands here."
@@ -235,6 +243,8 @@ TABLES: dict[str, Callable[[Board], Table | None]] = {
     "table10": partial(_ood_actions, name="table10", methods=("dcpg+f", "dcpg+fi", "ddcpg"), game="bigfish"),
     "table11": partial(_scores, name="table11", splits=("test",), methods=("ppg", "dppg", "dcpg", "ddcpg")),
 }
+
+
 METHODS_OF_TABLES: dict[str, tuple[str, ...]] = {
     name: make.keywords["methods"] for name, make in TABLES.items() if isinstance(make, partial)
 }

@@ -19,13 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dcpg import cgroup
 from dcpg.errors import BadInput, DcpgError, InUse, OutOfMemory, Stopped
-from dcpg.rundir import RunDirectory
-from dcpg.sweep.layout import Layout
+from dcpg.machine import cgroup
+from dcpg.storage.rundir import RunDirectory
+from dcpg.sweep.directory import Layout
 
 POLL = 0.2  # seconds between two looks at the process
+
+
 LAST_LINES = 30
+
+
 LAST_BYTES = 6_000
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import FrameType
 
 LEASH_BROKEN = 70
+
+
 STOPPED = 75  # dcpg.errors.Stopped, which is not imported yet when it is needed
 
 
@@ -40,8 +42,8 @@ def work() -> None:
     """Begin the run, or go on with it."""
     order = json.loads(_line())
     threading.Thread(target=_leash, daemon=True).start()
-    from dcpg.config import from_json
-    from dcpg.launch import resume, start
+    from dcpg.config.written import from_json
+    from dcpg.training.start import resume, start
 
     directory = Path(order["directory"])
     if (directory / "config.json").exists():
@@ -54,7 +56,7 @@ def main() -> None:
     """As the command line does: a failure that has an explanation is one sentence and an exit code."""
     signal.signal(signal.SIGTERM, _stop_early)
     faulthandler.enable(all_threads=False)  # a library that ends the process leaves a stack in the log
-    from dcpg.cli import guarded
+    from dcpg.machine.guard import guarded
 
     guarded(work)
 

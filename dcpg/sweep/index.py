@@ -15,13 +15,22 @@ from pathlib import Path
 from typing import Any
 
 from dcpg.errors import OutOfMemory, Stopped, StorageFailed
-from dcpg.rundir import Rows, dump, read_regular, write_atomic
+from dcpg.storage.files import dump, read_regular, write_atomic
+from dcpg.storage.rows import Rows
 
 EVENTS = ("started", "ended", "finished", "failed", "retry")
+
+
 TRIES = 3  # failures in a row without progress, after which a run is given up
+
+
 LOST = 10  # the same for attempts that ended otherwise
+
+
 # its worker or node was lost, its result was not to be seen yet, somebody told it to stop
 NOT_ITS_FAULT = (None, 0, Stopped.exit_code)
+
+
 BEGUN = "000000000000-00.000.000000-00000"  # the checkpoint that every run begins with: having it is no progress
 
 

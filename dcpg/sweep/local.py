@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import torch
 
-from dcpg.config import Config, available_cores
-from dcpg.envs.make import known_spaces
+from dcpg.config.build import known_spaces
+from dcpg.config.resolve import available_cores
+from dcpg.config.schema import Config
 from dcpg.errors import BadInput
-from dcpg.room import Needs, free_memory, needs
+from dcpg.machine.needs import Needs, free_memory, needs
 from dcpg.sweep.attempt import Order, Outcome, attempt, never_begun, not_possible
 from dcpg.sweep.plan import Job, kinds
 

@@ -26,19 +26,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dcpg.command import written
-from dcpg.config import PRESETS, Config, resolve
+from dcpg.config.command import written
+from dcpg.config.presets import PRESETS
+from dcpg.config.resolve import resolve
+from dcpg.config.schema import Config
 from dcpg.envs.procgen import GAMES, check_game
 from dcpg.errors import BadInput, unknown
 from dcpg.methods import METHODS
 from dcpg.settings import dotted
-from dcpg.sweep.layout import NAME, checked
+from dcpg.sweep.directory import NAME, checked
 
 NAMED = Path(__file__).parent / "named"
+
+
 KEYS = ("methods", "games", "seeds", "steps", "preset", "levels", "set", "grid")
+
+
 OWN_KEYS = {"method": "methods", "game": "games", "seed": "seeds", "preset": "preset"}  # setting -> its key of a sweep
+
+
 LONGEST = 1_000_000  # bytes of a file that people write
+
+
 MOST_RUNS = 100_000
+
+
 LABEL = re.compile(r"[a-z0-9+=.,_-]{1,40}")
 
 

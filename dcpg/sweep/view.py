@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from dcpg.errors import BadInput
-from dcpg.rundir import read_regular
+from dcpg.runs.status import Standing, look, runs_now
+from dcpg.storage.files import read_regular
+from dcpg.sweep.directory import Layout
 from dcpg.sweep.index import Index, Tally
-from dcpg.sweep.layout import Layout
 from dcpg.sweep.plan import Job, Plan, expand
-from dcpg.sweep.standing import Standing, look, runs_now
 
 SCHEMA = 1
+
+
 MOST_PLAN = 64_000_000  # bytes
+
+
 STATUSES = ("done", "running", "waiting", "failed")
 
 

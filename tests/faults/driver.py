@@ -25,7 +25,7 @@ import numpy as np
 import zstandard
 
 from dcpg import methods
-from dcpg.config import resolve
+from dcpg.config.resolve import resolve
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 240.0  # seconds after which a run counts as stuck

@@ -101,8 +101,10 @@ def before(owner: Any, name: str, then: Callable[..., None]) -> None:
 @fault
 def at(place: str, number: str, what: str) -> None:
     """At the `number`-th call of a place: collect, remember, evaluate, save, env, written, or the steps of an Adam."""
-    from dcpg import algorithm, checkpoint, rollout, trainer
+    from dcpg.core import algorithm, rollout
     from dcpg.envs.procgen import Procgen
+    from dcpg.storage import checkpoint
+    from dcpg.training import trainer
 
     seen, act, evaluating = Counter[str](), action(what), [False]
 
@@ -162,7 +164,7 @@ class Raw(io.FileIO):
 
 def watch_disk() -> None:
     """Make the file operations of dcpg events of DISK."""
-    from dcpg import rundir
+    from dcpg.storage import rundir
 
     if hasattr(rundir, "open"):
         return
@@ -284,7 +286,7 @@ def disk_error(code: str, first: str, count: str, kinds: str = "write,fsync", wi
 @fault
 def flip_written(number: str, within: str) -> None:
     """The disk silently changes a bit of the `number`-th file written whose path holds `within`."""
-    from dcpg import checkpoint
+    from dcpg.storage import checkpoint
 
     original, seen = checkpoint.write_durable, [0]
 
@@ -304,8 +306,8 @@ def flip_written(number: str, within: str) -> None:
 @fault
 def reward(place: str, number: str, value: str) -> None:
     """The `number`-th step of the environments gives this reward to one of them; place: env or evaluate."""
-    from dcpg import trainer
     from dcpg.envs.procgen import Procgen
+    from dcpg.training import trainer
 
     step, play, seen, evaluating = Procgen.step, trainer.play, [0], [False]
 
@@ -330,7 +332,7 @@ def reward(place: str, number: str, value: str) -> None:
 @fault
 def term(step_name: str, term_name: str, number: str, value: str) -> None:
     """A term of an Adam has this value at its `number`-th call; `gradient`: finite, but its slope is not."""
-    from dcpg.config import Config
+    from dcpg.config.schema import Config
 
     declared, seen = Config.declared, [0]
 
@@ -404,7 +406,7 @@ def host(name: str) -> None:
 @fault
 def brief() -> None:
     """Without the estimate before a run and the picture after it."""
-    from dcpg.cli import training
+    from dcpg.cli import train as training
 
     training.announce = lambda *_: None
     training.conclude = lambda *_: None
@@ -425,7 +427,7 @@ def main(arguments: list[str]) -> None:
     """Install the faults that stand before `--`, then run dcpg with the rest."""
     cut = arguments.index("--")
     install(arguments[:cut])
-    from dcpg.cli import main as dcpg_main
+    from dcpg.cli.app import main as dcpg_main
 
     sys.argv = ["dcpg", *arguments[cut + 1 :]]
     dcpg_main()
@@ -434,7 +436,8 @@ def main(arguments: list[str]) -> None:
 # -- the warm interpreter
 
 PRELOADED = (
-    "dcpg.display", "dcpg.estimate", "dcpg.plots", "dcpg.launch", "dcpg.agent", "dcpg.api", "torch._dynamo",
+    "dcpg.cli.display", "dcpg.machine.estimate", "dcpg.runs.curves", "dcpg.training.start", "dcpg.runs.agent",
+    "dcpg.api", "torch._dynamo",
     "torch.utils.tensorboard", "matplotlib.pyplot", "matplotlib.backends.backend_agg",
 )  # fmt: skip
 
@@ -443,7 +446,7 @@ def serve() -> None:
     """For each line of standard input, a job as JSON, fork a process that runs it; outcomes are files."""
     for name in PRELOADED:
         importlib.import_module(name)
-    from dcpg import cli
+    from dcpg.cli import app as cli
     from dcpg.envs.procgen import Procgen
 
     Procgen(1, "starpilot", seed=0).close()  # loads the assets

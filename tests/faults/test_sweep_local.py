@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from dcpg.command import train_command
-from dcpg.config import available_cores
+from dcpg.config.command import train_command
+from dcpg.config.resolve import available_cores
 from dcpg.sweep.plan import Job, Plan, read
 from tests.faults import driver
 from tests.faults.driver import ROOT, Driver, Ended, Process, each, record, until

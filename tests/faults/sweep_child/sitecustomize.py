@@ -14,7 +14,7 @@ from typing import Any
 if sys.orig_argv[1:3] == ["-m", "dcpg.sweep.child"] and "DCPG_SWEEP_FAULTS" in os.environ:
     import json
 
-    from dcpg import launch
+    from dcpg.training import start as launch
     from tests.faults import inject
 
     def with_faults(run: Any, place: int) -> Any:

@@ -1,0 +1,220 @@
+"""The analyses of a run that is on disk: each gives plain data, which `dcpg analyse` shows and keeps."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dcpg.analysis.pictures import PICTURES
+from dcpg.analysis.sample import rollouts
+from dcpg.config.build import EnvMaker, make_levels
+from dcpg.config.schema import ANALYSES, OWN, Config
+from dcpg.config.written import from_json
+from dcpg.core import evaluation
+from dcpg.core.evaluation import ROUND
+from dcpg.core.stiffness import parameters_of, stiffness
+from dcpg.core.wrong_actions import HEAD, believed_actions
+from dcpg.envs.procgen import ALL_LEVELS
+from dcpg.errors import BadInput, StorageFailed, unknown
+from dcpg.runs.agent import Agent, load
+from dcpg.runs.records import STIFFNESS, read_run, setting_of
+from dcpg.seeding import key
+from dcpg.storage.files import dump, write_atomic
+from dcpg.storage.rundir import RunDirectory
+from dcpg.training.measure import states_and_targets
+
+Said = Callable[[str], None]
+
+
+STATES, LEVELS, EPISODES = 16_384, 200, 1  # one rollout of the paper; its training levels; episodes on each
+
+
+def analyse(
+    directory: Path,
+    analysis: str,
+    states: int | None = None,
+    levels: int | None = None,
+    episodes: int | None = None,
+    at: int | None = None,
+    maker: EnvMaker | None = None,
+    say: Said = lambda text: None,
+) -> dict[str, Any]:
+    """Analyse a run and keep the result; what means nothing to an analysis is refused."""
+    if analysis not in ANALYSES:
+        raise unknown("analysis", analysis, ANALYSES)
+    given = {"states": states, "levels": levels, "episodes": episodes, "at": at}
+    takes = {"values": (), "levels": ("levels", "episodes", "at")}.get(analysis, ("states", "at"))
+    for name, value in given.items():
+        if value is not None and name not in takes:
+            raise BadInput(f"{name} means nothing to {analysis}; leave it out.")
+        if value is not None and value < (0 if name == "at" else 1):
+            raise BadInput(f"{name} must be at least 1; got {value}.")
+    run = RunDirectory(directory)
+    config = from_json(run.read_config(), run.config)
+    about: dict[str, Any] = {
+        "analysis": analysis, "method": config.method, "game": config.game, "seed": config.seed
+    }  # fmt: skip
+    if analysis == "values":
+        result = about | values_of(run)
+    else:
+        agent = load(directory, at, maker)
+        about["steps"] = agent.steps
+        if analysis == "levels":
+            result = about | levels_of(agent, levels or LEVELS, episodes or EPISODES, say)
+        else:
+            count = states or STATES
+            say(f"{count:,} states with the weights at {agent.steps:,} steps")
+            measure = stiffness_of if analysis == "stiffness" else ood_actions_of
+            result = about | measure(agent, run, count, maker)
+    keep(run, config, result, analysis if at is None else f"{analysis}-{at:012d}")
+    return result
+
+
+def stiffness_of(agent: Agent, run: RunDirectory, states: int, maker: EnvMaker | None = None) -> dict[str, Any]:
+    """On fresh rollouts at the agent's parameters; what the run measured while it trained stands beside it."""
+    head = agent.method.advantages
+    parts = [states_and_targets(tau, head) for tau in rollouts(agent, states, maker)]
+    frames, returns = (torch.cat(part)[:states] for part in zip(*parts, strict=True))
+    found = stiffness(agent.network, head, frames, returns, agent.config.machine.chunk)
+    if found.states < 2:
+        raise BadInput("No two states have a value gradient: there is nothing to compare.")
+    recorded = read_run(run.path)[0].stiffness
+    return {
+        "stiffness": found.stiffness,
+        "sign_free": found.sign_free,
+        "sign_agreement": found.sign_agreement,
+        "states": found.states,
+        "parameters": sum(p.numel() for p in parameters_of(agent.network, head)),
+        "levels": setting_of(agent.config).level_count,
+        "recorded": {
+            name: [row[column] for row in recorded] for name, column in {"steps": "steps", **STIFFNESS}.items()
+        },
+        "recorded_mean": float(np.mean([row["stiffness"] for row in recorded])) if recorded else None,
+    }
+
+
+def ood_actions_of(agent: Agent, run: RunDirectory, states: int, maker: EnvMaker | None = None) -> dict[str, Any]:
+    """On fresh rollouts on the training levels."""
+    if HEAD not in agent.network.stands_on:
+        raise BadInput(
+            f"{agent.config.method} has no discriminator to ask; ood-actions is for ddcpg, dcpg+f, dcpg+i, dcpg+fi and "
+            "dppg."
+        )
+    c = agent.config
+    chunk, actions = c.machine.chunk, agent.env.num_actions
+    taus = rollouts(agent, states, maker)
+    found = reduce(add, (believed_actions(agent.network, tau, c.game, actions, chunk) for tau in taus))
+    if not found.counts.total:
+        raise BadInput("No transition can be counted: every action taken is a special one.")
+    return {
+        "mean": found.counts.mean,
+        "std": found.counts.std,
+        "counts": list(found.counts.transitions),
+        "transitions": found.counts.total,
+        "raw_mean": found.raw.mean,
+        "raw_std": found.raw.std,
+        "raw_counts": list(found.raw.transitions),
+        "left_out": found.raw.total - found.counts.total,
+        "true_believed": found.true_believed / found.raw.total,
+    }
+
+
+def values_of(run: RunDirectory) -> dict[str, Any]:
+    """Predicted and true value of initial states at every evaluation, with the paper's discount and the method's."""
+    rows = read_run(run.path)[0].evaluations
+    if not rows:
+        raise BadInput(f"{run.evaluations.path} has no evaluation yet.")
+    found: dict[str, Any] = {"steps": [row["steps"] for row in rows], "gamma": evaluation.PAPER_GAMMA}
+    for split in ("train", "test"):
+        if f"{split}_predicted_value" not in rows[-1]:
+            continue  # an environment of one's own without unseen levels
+        columns = {
+            name: np.array([row[f"{split}_{column}"] for row in rows], float)
+            for name, column in (
+                ("predicted", "predicted_value"), ("true", "true_value"), ("true_own_gamma", "true_value_own_gamma"),
+            )
+        }  # fmt: skip
+        found[split] = {name: column.tolist() for name, column in columns.items()}
+        for name in ("true", "true_own_gamma"):
+            found[split][f"bias_{name}"] = (columns["predicted"] - columns[name]).tolist()
+            found[split][f"mean_bias_{name}"] = float(np.mean(columns["predicted"] - columns[name]))
+    return found
+
+
+def levels_of(agent: Agent, count: int, episodes: int, said: Said = lambda text: None) -> dict[str, Any]:
+    """The return on each of the training levels (at most `count`) and on as many levels that were never seen."""
+    c = agent.config
+    if c.game.startswith(OWN):
+        raise BadInput("Levels can be played one by one only on Procgen.")
+    known: Sequence[int] = c.levels.seeds or range(c.levels.start, c.levels.start + c.levels.count)
+    rng = np.random.default_rng(key(c.seed, "analyse", "levels"))
+    train = list(known[:count]) if known else _drawn(rng, count, ())
+    test = _drawn(rng, len(train), known)
+    found: dict[str, Any] = {"episodes": episodes}
+    for split, levels in (("train", train), ("test", test)):
+        said(f"{len(levels)} {'training' if split == 'train' else 'unseen'} levels")
+        returns = _play(agent, levels, episodes)
+        found[split] = {
+            "levels": levels,
+            "returns": returns.mean(1).tolist(),
+            "mean": float(returns.mean()),
+            "unsolved": [level for level, r in zip(levels, returns, strict=True) if (r <= 0).all()],
+        }
+    found["gap"] = found["train"]["mean"] - found["test"]["mean"]
+    return found
+
+
+def _drawn(rng: np.random.Generator, count: int, known: Sequence[int]) -> list[int]:
+    """So many different levels that are not known."""
+    if count > ALL_LEVELS - len(known):
+        raise BadInput("Every level is a training level: there are none that were never seen.")
+    found = set[int]()
+    while len(found) < count:
+        level = int(rng.integers(ALL_LEVELS))
+        if level not in known:
+            found.add(level)
+    return sorted(found)
+
+
+def _play(agent: Agent, levels: Sequence[int], episodes: int) -> np.ndarray[Any, Any]:
+    """[levels, episodes]."""
+    c, protocol = agent.config, evaluation.Protocol.of(agent.config)
+    columns = []
+    for episode in range(episodes):
+        column: list[float] = []
+        for first in range(0, len(levels), ROUND):
+            env = make_levels(c, levels[first : first + ROUND])
+            at = (c.seed, "eval", f"levels-{levels[first]}-{episode}", agent.k)
+            column += evaluation.play(env, agent.actor, agent.normaliser, protocol, at).returns
+            env.close()
+        columns.append(column)
+    return np.array(columns).T
+
+
+def keep(run: RunDirectory, config: Config, result: dict[str, Any], name: str) -> None:
+    """DIR/analysis/NAME.json and NAME.png; of weights on the way, NAME has their steps."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure = PICTURES[result["analysis"]](result, config)
+    title = f"{config.method} on {config.game}, seed {config.seed}"
+    figure.suptitle(title, fontsize=9, x=0.01, ha="left", parse_math=False)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=120)
+    plt.close(figure)
+    folder = run.path / "analysis"
+    try:
+        folder.mkdir(exist_ok=True)
+        write_atomic(folder / f"{name}.json", dump(result))
+        write_atomic(folder / f"{name}.png", picture.getvalue())
+    except OSError as error:
+        raise StorageFailed(f"{folder} cannot be written to ({error}).") from None

@@ -1,0 +1,118 @@
+"""`dcpg analyse`."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from dcpg.cli.options import At, Directory, Json, app
+
+
+class Analysis(StrEnum):
+    """What can be analysed."""
+
+    stiffness = "stiffness"
+    values = "values"
+    ood_actions = "ood-actions"
+    levels = "levels"
+
+
+@app.command()
+def analyse(
+    analysis: Annotated[Analysis, typer.Argument(metavar="ANALYSIS", help="stiffness, values, ood-actions or levels.")],
+    directory: Directory,
+    states: Annotated[
+        int | None, typer.Option(help="stiffness, ood-actions: states of fresh rollouts. (default: 16384)", min=2)
+    ] = None,
+    levels: Annotated[
+        int | None,
+        typer.Option(
+            help="levels: training levels at most, and as many unseen ones. (default: 200)", min=1, max=100_000
+        ),
+    ] = None,
+    episodes: Annotated[int | None, typer.Option(help="levels: episodes on each level. (default: 1)", min=1)] = None,
+    at: At = None,
+    as_json: Json = False,
+) -> None:
+    """Analyse what a run has learnt, as the paper does.
+
+    stiffness: does learning the value of one state help or hurt another's?
+    values: are predicted values true, on training and on unseen levels?
+    ood-actions: how many wrong actions does the discriminator believe?
+    levels: the return on every single level, the hardest and the easiest, and those that are never solved.
+
+    The result is kept in DIR/analysis, as JSON and as a picture, where `dcpg report` finds it.
+    """
+    from dcpg.analysis.analyse import analyse as measure
+
+    def say(text: str) -> None:
+        if not as_json:
+            print(text)
+
+    result = measure(directory, analysis.value, states, levels, episodes, at, say=say)
+    if as_json:
+        print(json.dumps(result))
+        return
+    name = analysis.value if at is None else f"{analysis.value}-{at:012d}"
+    print("\n".join([*SHOWN[analysis](result), f"Kept: {directory / 'analysis' / name}.png"]))
+
+
+def _stiffness(r: dict[str, Any]) -> list[str]:
+    lines = [
+        f"stiffness        {r['stiffness']:8.4f}   mean cosine between the value gradients of two states",
+        f"sign-free        {r['sign_free']:8.4f}   the same, whatever the sign of each error",
+        f"sign agreement   {r['sign_agreement']:8.4f}   1: every error has the same sign",
+    ]
+    if r["recorded_mean"] is not None:
+        lines.append(f"while training   {r['recorded_mean']:8.4f}   mean of {len(r['recorded']['steps'])} measurements")
+    return lines
+
+
+def _values(r: dict[str, Any]) -> list[str]:
+    lines = [f"{'steps':>12s} {'levels':>7s} {'predicted':>10s} {'true':>8s} {'bias':>8s}   true, own discount"]
+    for split in ("train", "test"):
+        if split not in r:
+            continue
+        v = r[split]
+        for i in sorted({0, len(r["steps"]) // 2, len(r["steps"]) - 1}):
+            lines.append(
+                f"{r['steps'][i]:12,d} {split:>7s} {v['predicted'][i]:10.2f} {v['true'][i]:8.2f} "
+                f"{v['bias_true'][i]:+8.2f}   {v['true_own_gamma'][i]:.2f}"
+            )
+        lines.append(
+            f"{'mean bias':>12s} {split:>7s} {v['mean_bias_true']:+28.2f}   {v['mean_bias_true_own_gamma']:+.2f}"
+        )
+    return lines
+
+
+def _ood_actions(r: dict[str, Any]) -> list[str]:
+    return [
+        f"wrong actions believed  {r['mean']:.2f} ± {r['std']:.2f} over {r['transitions']:,} transitions",
+        f"by raw action number    {r['raw_mean']:.2f} ± {r['raw_std']:.2f}",
+        f"true action believed    {100 * r['true_believed']:.1f}% of the time",
+    ]
+
+
+def _levels(r: dict[str, Any]) -> list[str]:
+    from dcpg.analysis.pictures import hardest_and_easiest
+
+    lines = []
+    for split, name in (("train", "training levels"), ("test", "unseen levels")):
+        found = r[split]
+        lines.append(
+            f"{name:16s} {found['mean']:8.2f}   {len(found['levels'])} levels, {len(found['unsolved'])} without any "
+            "reward"
+        )
+        for label, places in zip(("hardest", "easiest"), hardest_and_easiest(r, split), strict=True):
+            text = ", ".join(f"{found['levels'][i]} ({found['returns'][i]:g})" for i in places)
+            lines.append(f"  {label:14s} {text}")
+    return [*lines, f"gap              {r['gap']:+8.2f}"]
+
+
+SHOWN = {
+    Analysis.stiffness: _stiffness, Analysis.values: _values, Analysis.ood_actions: _ood_actions,
+    Analysis.levels: _levels,
+}  # fmt: skip

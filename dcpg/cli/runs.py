@@ -1,0 +1,105 @@
+"""Commands that look at runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dcpg.cli.options import At, Directory, Json, app
+
+
+@app.command("eval")
+def evaluate(
+    directory: Directory,
+    levels: Annotated[
+        str, typer.Option(help="train, test (unseen), or levels such as 0-19 or 3,17,120-122, each exactly once.")
+    ] = "test",
+    episodes: Annotated[
+        int | None, typer.Option(help="Episodes for train and test. (default: the run's, 100)", min=1)
+    ] = None,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Take the most likely action instead of sampling.")] = False,
+    at: At = None,
+    as_json: Json = False,
+) -> None:
+    """Play a run's agent: returns, and predicted against true value at initial states.
+
+    On a finished run, train and test repeat its last evaluation exactly.
+    """
+    from dcpg.machine.estimate import playing
+    from dcpg.runs.agent import load
+    from dcpg.runs.evaluate import evaluate_agent, level_range
+    from dcpg.text import duration
+
+    agent = load(directory, at)
+    if not as_json:
+        known = levels in ("train", "test")
+        count = (episodes or agent.config.evaluation.episodes) if known else len(level_range(levels))
+        print(f"{count} episodes on this machine: about {duration(playing(agent, count))}.")
+    result = evaluate_agent(agent, levels, episodes, greedy)
+    if as_json:
+        print(json.dumps(result))
+        return
+    import statistics
+
+    returns = result["returns"]
+    spread = 1.96 * statistics.stdev(returns) / len(returns) ** 0.5 if len(returns) > 1 else 0.0
+    print(f"{levels} levels, {len(returns)} episodes, weights at {result['steps']:,} steps")
+    print(f"  return           {result['return']:8.2f} +- {spread:.2f} (95% of the mean)")
+    print(f"  predicted value  {result['predicted_value']:8.2f}")
+    print(f"  true value       {result['true_value']:8.2f}")
+    if levels not in ("train", "test"):
+        for level, value in zip(result["level_seeds"], returns, strict=True):
+            print(f"  level {level:10d}  {value:8.2f}")
+
+
+@app.command()
+def record(
+    directory: Directory,
+    levels: Annotated[
+        str, typer.Option(help="train or test (unseen), four of them; or up to nine such as 3,17,120-122.")
+    ] = "test",
+    at: At = None,
+    out: Annotated[Path | None, typer.Option(help="FILE.mp4 or FILE.gif. (default: DIR/replay.mp4)")] = None,
+) -> None:
+    """Make a video of a run's agent, up to nine levels side by side.
+
+    Beside each game stand the return so far, the value estimate V(s) with its curve (in normalised rewards, as it was
+    trained), and the policy with the action that was taken.
+    """
+    from dcpg.machine.estimate import playing
+    from dcpg.runs import video
+    from dcpg.runs.agent import load
+    from dcpg.runs.evaluate import recorded_levels
+    from dcpg.text import duration
+
+    target = out if out is not None else directory / "replay.mp4"
+    agent = load(directory, at)
+    video.check_target(target)
+    chosen = recorded_levels(agent, levels)
+    print(f"{len(chosen)} episodes on this machine: about {duration(playing(agent, len(chosen)))}.")
+    played = video.record(agent, chosen, target)
+    for level, value, length in zip(chosen, played.returns, played.lengths, strict=True):
+        print(f"level {level}: return {value:g} in {length} steps")
+    print(f"Video: {target}")
+
+
+@app.command()
+def export(
+    directory: Directory,
+    out: Annotated[Path | None, typer.Option(help="The folder to write. (default: DIR/export)")] = None,
+    at: At = None,
+) -> None:
+    """Export a run's agent as a folder to publish: weights, configuration, model card and a video.
+
+    The layout is Hugging Face's. `dcpg eval`, `dcpg record` and `dcpg.load` open the folder as they open a run.
+    """
+    import shlex
+
+    from dcpg.runs.export import write
+
+    folder = write(directory, out, at, print)
+    print(f"Export: {folder}")
+    print(f"To publish it, with Hugging Face's own client: hf upload USER/NAME {shlex.quote(str(folder))}")

@@ -1,0 +1,117 @@
+"""`dcpg sweep`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dcpg.cli.options import Json, Set, app, parse_settings
+from dcpg.errors import BadInput
+from dcpg.torchrun import processes
+
+if TYPE_CHECKING:
+    from dcpg.sweep.engine import Engine
+    from dcpg.sweep.plan import Job
+
+
+class EngineName(StrEnum):
+    """Who carries out the runs."""
+
+    local = "local"
+    ray = "ray"
+
+
+@app.command()
+def sweep(
+    given: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE.toml|NAME | status DIR",
+            help="A sweep's file, or table1, ablations, regularisation, stiffness, laptop; or `status` and a "
+            "sweep's directory.",
+        ),
+    ],
+    engine: Annotated[
+        EngineName, typer.Option(help="local: this machine, no server. ray: a Ray cluster.")
+    ] = EngineName.local,
+    address: Annotated[
+        str | None, typer.Option(help="--engine ray: a cluster that is there already. (default: one on this machine)")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where it is written. (default: sweeps/NAME)")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what it would take and what is there already.")
+    ] = False,
+    settings: Set = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Also try runs again that were given up.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train many runs: methods x games x seeds x settings, from a small file.
+
+    Can be stopped (Ctrl-C), killed and started again at any time: finished runs are never run again, others go on
+    exactly where they were. A run that fails three times without progress is given up, and the rest goes on.
+
+    Example:  dcpg sweep laptop      then, meanwhile or afterwards:  dcpg sweep status sweeps/laptop
+    """
+    if processes() > 1:
+        raise BadInput("A sweep starts its own processes; start it without torchrun.")
+    if given[0] == "status":
+        if len(given) != 2:
+            raise BadInput("Name the sweep's directory, for example: dcpg sweep status sweeps/laptop")
+        status(Path(given[1]), as_json)
+        return
+    if len(given) != 1:
+        raise BadInput(f"One sweep at a time; got {' '.join(given)}.")
+    if as_json:
+        raise BadInput("--json goes with `dcpg sweep status DIR`.")
+    if address is not None and engine is not EngineName.ray:
+        raise BadInput("--address goes with --engine ray.")
+    from dcpg.cli.sweep_display import table
+    from dcpg.sweep import dry_run as cost
+    from dcpg.sweep.driver import Driver
+    from dcpg.sweep.plan import read
+
+    plan = read(given[0], parse_settings(settings))
+    root = out if out is not None else Path("sweeps") / plan.name
+    if dry_run:
+        for line in cost.lines(plan, root, cost.cost(plan, root)):
+            print(line)
+        return
+    words = ["dcpg", "sweep", given[0], *(["--engine", engine.value] if engine is not EngineName.local else [])]
+    words += [word for pair in settings or [] for word in ("--set", pair)]
+    words += [*(["--address", address] if address is not None else []), *(["--out", str(out)] if out else [])]
+    driver = Driver(plan, root, table())
+    now = driver.run(_maker(engine, root, address), shlex.join(words), retry)
+    print(f"All {len(now.runs)} runs are done, in {root}.")
+    print(f"Next: dcpg report {shlex.quote(str(root))}")
+
+
+def _maker(engine: EngineName, root: Path, address: str | None) -> Callable[[Sequence[Job]], Engine]:
+    """How the engine is made, once it is known what is to do."""
+    if engine is EngineName.local:
+        from dcpg.sweep.local import LocalEngine
+
+        return LocalEngine
+    from dcpg.sweep.ray.engine import RayEngine
+
+    return lambda jobs: RayEngine(root.absolute(), jobs, address)
+
+
+def status(directory: Path, as_json: bool) -> None:
+    """Where a sweep stands."""
+    from rich.console import Console
+
+    from dcpg.cli.sweep_display import picture
+    from dcpg.sweep.view import from_directory
+
+    plan, now = from_directory(directory)
+    if as_json:
+        print(json.dumps(now.to_json()))
+        return
+    print(f"{plan.name}: {len(plan.jobs)} runs in {directory}")
+    Console().print(picture(now))

@@ -1,0 +1,132 @@
+"""What a configuration means: its network, its environments, its evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dcpg.config.schema import OWN, Config
+from dcpg.core.networks import Network
+from dcpg.envs.base import Spaces, VectorEnv
+from dcpg.envs.levels import EachOnce, LevelChooser, ListedLevels, PrioritisedLevels
+from dcpg.envs.procgen import NUM_ACTIONS, Procgen, train_seed
+from dcpg.errors import BadInput
+from dcpg.ranks import ALONE, Ranks
+from dcpg.seeding import generator, rand_seed
+
+
+def build_network(config: Config, shape: tuple[int, ...], actions: int) -> Network:
+    """The network before the first step: the seed alone decides its weights."""
+    method, widths = config.declared(), config.network
+    network = Network(method.networks, shape, actions, widths.channels, widths.features, widths.discriminator)
+    network.initialise(generator(config.seed, "init"))
+    if config.machine.compile:
+        for encoder in method.networks:
+            network.get_submodule(encoder).compile()
+    return network
+
+
+@dataclass(frozen=True)
+class EnvMaker:
+    """The user's own environment: functions (num_envs, seed) -> Gymnasium vector environment."""
+
+    train: Callable[[int, int], Any]
+    test: Callable[[int, int], Any] | None = None
+
+
+def train_levels(config: Config, ranks: Ranks = ALONE) -> LevelChooser | None:
+    """Who chooses the training levels, if it is not the environment itself."""
+    c, n = config.levels, config.env.num_envs
+    if c.sampler == "prioritised":
+        levels = c.seeds or range(c.start, c.start + c.count)
+        return PrioritisedLevels(levels, n, config.seed, c.beta, c.rho)
+    own = ranks.slice(n)
+    return ListedLevels(c.seeds, own.stop - own.start, config.seed, "train-levels", own.start) if c.seeds else None
+
+
+def make_train(config: Config, maker: EnvMaker | None, levels: LevelChooser | None, ranks: Ranks = ALONE) -> VectorEnv:
+    """The training environments of a run, or of one of its ranks: then they are those of the whole, cut out."""
+    n, seed, own = config.env.num_envs, train_seed(config.seed), ranks.slice(config.env.num_envs)
+    if config.game.startswith(OWN):
+        return _own(config, maker, "train", n, seed)
+    env = _procgen(config, own.stop - own.start, seed, levels=levels, count=config.levels.count)
+    if not ranks.alone and levels is None:  # listed levels start from states that know no seed
+        whole = _procgen(config, n, seed, count=config.levels.count)
+        *states, chooser = whole.state()
+        whole.close()
+        env.restore([*states[own], chooser])
+    return env
+
+
+def known_spaces(config: Config) -> Spaces | None:
+    """What the training environments show and take: Procgen's are known before they are made, one's own are not."""
+    if config.game.startswith(OWN):
+        return None
+    return Spaces((config.env.frame_size, config.env.frame_size, 3), np.dtype(np.uint8), NUM_ACTIONS)
+
+
+def make_one(config: Config, maker: EnvMaker | None) -> VectorEnv:
+    """One environment, to see what it looks like."""
+    if config.game.startswith(OWN):
+        return _own(config, maker, "train", 1, train_seed(config.seed))
+    return _procgen(config, 1, 0)
+
+
+def splits(config: Config, maker: EnvMaker | None) -> dict[str, Callable[[int, int], VectorEnv]]:
+    """How to make the environments of evaluation k, on training levels and on unseen ones."""
+    if config.game.startswith(OWN):
+        names = ["train", "test"] if maker is not None and maker.test is not None else ["train"]
+        return {name: partial(_own_evaluation, config, maker, name) for name in names}
+
+    def train(n: int, k: int) -> VectorEnv:
+        seed = rand_seed(config.seed, "eval", "train", k)
+        listed = ListedLevels(config.levels.seeds, n, seed, "eval-levels") if config.levels.seeds else None
+        return _procgen(config, n, seed, levels=listed, count=config.levels.count)
+
+    def test(n: int, k: int) -> VectorEnv:
+        return _procgen(config, n, rand_seed(config.seed, "eval", "test", k), count=0)
+
+    return {"train": train, "test": test}
+
+
+def make_levels(config: Config, levels: Sequence[int], render: bool = False) -> VectorEnv:
+    """One environment a level, each starting on its own."""
+    if config.game.startswith(OWN):
+        raise BadInput("Levels can be chosen by number only on Procgen; use train or test.")
+    return _procgen(config, len(levels), 0, levels=EachOnce(levels), render=render)
+
+
+def _procgen(
+    config: Config, n: int, seed: int, *, levels: LevelChooser | None = None, count: int = 0, render: bool = False
+) -> Procgen:
+    return Procgen(
+        n,
+        config.game,
+        seed=seed,
+        mode=config.env.mode,
+        start=config.levels.start,
+        count=count,
+        levels=levels,
+        frame_size=config.env.frame_size,
+        threads=config.machine.threads,
+        render=render,
+    )
+
+
+def _own_evaluation(config: Config, maker: EnvMaker | None, split: str, n: int, k: int) -> VectorEnv:
+    return _own(config, maker, split, n, rand_seed(config.seed, "eval", split, k))
+
+
+def _own(config: Config, maker: EnvMaker | None, split: str, n: int, seed: int) -> VectorEnv:
+    from dcpg.envs.adapter import GymnasiumEnv
+
+    if maker is None:
+        raise BadInput(
+            f"{config.game.removeprefix(OWN)} is an environment of your own; go on from Python, with env=... ."
+        )
+    make = maker.train if split == "train" or maker.test is None else maker.test
+    return GymnasiumEnv(make(n, seed), seed)

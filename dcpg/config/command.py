@@ -1,0 +1,44 @@
+"""The command that makes a run, from its configuration."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from pathlib import Path
+from typing import Any
+
+from dcpg.config.resolve import resolve
+from dcpg.config.schema import OWN, Config
+from dcpg.settings import dotted
+
+_OPTIONS = ("method", "game", "seed", "preset", "steps")
+
+
+def train_command(config: Config, out: Path | None = None) -> str:
+    """`dcpg train ...` with every setting that the method and the preset do not have already."""
+    usual = usual_values(config.method, config.preset)
+    words = ["dcpg", "train", config.method, "--game", config.game.removeprefix(OWN), "--preset", config.preset]
+    if config.steps != usual["steps"]:
+        words += ["--steps", str(config.steps)]
+    words += ["--seed", str(config.seed)]
+    for name, value, _ in dotted(config):
+        if name not in _OPTIONS and value != usual[name]:
+            words += ["--set", f"{name}={written(value)}"]
+    if out is not None:
+        words += ["--out", str(out)]
+    return shlex.join(words)
+
+
+@functools.cache
+def usual_values(method: str, preset: str) -> dict[str, Any]:
+    """What a method and a preset have without being told; no game has others."""
+    return {name: value for name, value, _ in dotted(resolve(method, "bigfish", preset=preset))}
+
+
+def written(value: Any) -> str:
+    """A value as `--set` reads it."""
+    if isinstance(value, tuple):
+        return ",".join(map(written, value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "none" if value is None else str(value)

@@ -1,0 +1,153 @@
+"""Algorithm 1, filled in for a method."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from dcpg.config.resolve import resolve
+from dcpg.config.schema import Config
+from dcpg.core.method import Tau, Terms
+from dcpg.envs.levels import PrioritisedLevels
+from dcpg.methods import METHODS, Method, Optimise
+
+
+def explain(config: Config) -> str:
+    """The method's pseudocode with its numbers, and each term's equation, weight and source."""
+    m, h = config.declared(), config.algorithm
+    lines = [f"{config.method}: {METHODS[config.method].summary}", ""]
+    for encoder, heads in m.networks.items():
+        lines.append(f"Require: encoder {encoder} with {', '.join(heads)}")
+    lines += ["", *_pseudocode(config, m)]
+    lines += [
+        "",
+        f"Each Adam has moments of its own: learning rate {h.learning_rate:g}, epsilon {h.adam_eps:g}, gradients "
+        f"clipped to {h.max_grad_norm:g}.",
+        "",
+        "Terms and choices" if m.augmenter or config.levels.sampler != "uniform" else "Terms",
+    ]
+    terms = _terms(m)
+    if config.levels.sampler == "prioritised":
+        terms["levels"] = PrioritisedLevels
+    if m.augmenter is not None:
+        terms["g"] = type(m.augmenter)
+    width = max(map(len, terms))
+    for name, term in terms.items():
+        doc = docstring(term)
+        given = ", ".join(f"{k} = {v}" for k, v in _given(term).items())
+        lines += [
+            f"  {name:{width}s}  {doc['summary']}",
+            f"  {'':{width}s}  {doc['equation']}" + (f"   ({given})" if given else ""),
+            f"  {'':{width}s}  source: {doc['source']}",
+        ]
+    return "\n".join(lines)
+
+
+def _pseudocode(config: Config, m: Method) -> list[str]:
+    lines = ["    for phase = 1, 2, ..."]
+    if m.auxiliary_phase:
+        lines += [" 2    B <- empty"]
+    lines += [f" 3    for iter = 1 .. {m.N_pi}"]
+    lines += [f" 4      tau <- {config.env.num_envs} x {config.rollout_length} steps with pi{_levels(config)}"]
+    several = len(m.targets) > 1  # then each is named after its encoder, as the paper does
+    for head, t in m.targets.items():
+        name = f"R_{m.encoder_of(head)}" if several else "R"
+        lines.append(f" 4      {name} <- targets from {head}, gamma {t.gamma:g}, lambda {t.lam:g}")
+    lines.append(f" 4      A <- normalised advantages from {m.advantages}")
+    if m.augmenter is not None:
+        lines.append(f"        g <- {_augmentation(config)}")
+    for line in m.policy_phase:
+        lines += [f" 5      for epoch = 1 .. {line.epochs}", *(f" 6        {text}" for text in _minimise(line))]
+    if m.auxiliary_phase:
+        lines += [f" 8      add ({', '.join(m.keep)}) to B", "      remember pi_old(.|s) for every s in B, once"]
+        for line in m.auxiliary_phase:
+            lines += [f"10    for epoch = 1 .. {line.epochs}", *(f"11      {text}" for text in _minimise(line))]
+    return lines
+
+
+def _levels(config: Config) -> str:
+    c = config.levels
+    replay = f" on levels by prioritised replay (beta {c.beta:g}, rho {c.rho:g})"
+    return replay if c.sampler == "prioritised" else ""
+
+
+def _augmentation(config: Config) -> str:
+    if config.augment != "ucb":
+        return config.augment
+    return f"the augmentation that UCB chooses (c {config.drac.c:g}, window {config.drac.window})"
+
+
+def _minimise(line: Optimise) -> list[str]:
+    """The line as text, a step a line if it takes several on each minibatch."""
+    where = line.data
+    data = (
+        f"tau in {where.minibatches} minibatches"
+        if isinstance(where, Tau)
+        else f"B, {where.segments} segments a minibatch"
+    )
+    if not line.before:
+        return [f"minimise {_sum(line.terms)} with {data}   [Adam: {line.name}]"]
+    steps = [f"minimise {_sum(terms)}   [Adam: {name}]" for name, terms in line.steps.items()]
+    return [f"on each minibatch, {data}:", f"  {steps[0]}", *(f"  then {step}" for step in steps[1:])]
+
+
+def _sum(terms: Terms) -> str:
+    parts: list[str] = []
+    for name, (weight, _) in terms.items():
+        sign = "- " if weight < 0 else "+ " if parts else ""
+        parts.append(f"{sign}{'' if abs(weight) == 1 else f'{abs(weight):g} '}{name}")
+    return " ".join(parts)
+
+
+def _terms(method: Method) -> dict[str, Any]:
+    return {name: term for terms in method.steps.values() for name, (_, term) in terms.items()}
+
+
+def _given(term: Callable[..., Any]) -> dict[str, Any]:
+    return dict(term.keywords) if isinstance(term, partial) else {}
+
+
+def docstring(term: Callable[..., Any]) -> dict[str, str]:
+    """A term's summary, equation and source, from its docstring."""
+    function = term.func if isinstance(term, partial) else term
+    text = inspect.getdoc(function) or ""
+    found = {"summary": text.split("\n")[0], "equation": "", "source": ""}
+    for line in text.split("\n"):
+        for key in ("equation", "source"):
+            if line.lower().startswith(f"{key}:"):
+                found[key] = line.split(":", 1)[1].strip()
+    return found
+
+
+def table() -> list[dict[str, Any]]:
+    """The methods and what they are made of."""
+    rows = []
+    for name, spec in METHODS.items():
+        config = resolve(name, "bigfish")
+        m = config.declared()
+        rows.append(
+            {
+                "name": name,
+                "summary": spec.summary,
+                "networks": {encoder: list(heads) for encoder, heads in m.networks.items()},
+                "targets": {head: {"gamma": t.gamma, "lambda": t.lam} for head, t in m.targets.items()},
+                "policy_phase": [_line(line) for line in m.policy_phase],
+                "keep": list(m.keep),
+                "auxiliary_phase": [_line(line) for line in m.auxiliary_phase],
+                "N_pi": m.N_pi,
+                "levels": config.levels.sampler,
+                "augment": config.augment,
+            }
+        )
+    return rows
+
+
+def _line(line: Optimise) -> dict[str, Any]:
+    before = {name: _weights(terms) for name, terms in line.before.items()}
+    return {"name": line.name, "epochs": line.epochs, "terms": _weights(line.terms), "before": before}
+
+
+def _weights(terms: Terms) -> dict[str, float]:
+    return {name: weight for name, (weight, _) in terms.items()}

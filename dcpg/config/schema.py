@@ -1,0 +1,227 @@
+"""Every setting of a run: its type, default, origin and bounds."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from dcpg.envs.procgen import ALL_LEVELS, MAX_STARTS, MODES, check_game
+from dcpg.errors import BadInput, unknown
+from dcpg.methods import METHODS, Common, Method
+from dcpg.methods.drac import CHOICES, DrAC, with_drac
+from dcpg.settings import Section, dotted, setting
+
+SCHEMA = 5
+
+
+OWN = "own:"  # a run on the user's own environment has this before its game's name
+
+
+# what changes nothing in the result at a given number of steps
+UNDECISIVE = ("steps", "checkpoints", "keep_every", "check_room", "wandb", "preset")
+
+
+SAMPLERS = ("uniform", "prioritised")
+
+
+ANALYSES = ("stiffness", "ood-actions", "values", "levels")
+
+
+@dataclass(frozen=True)
+class Env(Section):
+    """The environments."""
+
+    mode: str = setting("easy", "paper, Section 5", choices=tuple(MODES))
+    num_envs: int = setting(64, "paper, Table 4", low=1, high=65_536)
+    frame_size: int = setting(64, "Procgen; smaller sizes average the frame", choices=(64, 32, 16))
+    timeout: float = setting(300.0, "ours: seconds after which an environment counts as hung", above=0)
+
+
+@dataclass(frozen=True)
+class Levels(Section):
+    """The training levels."""
+
+    start: int = setting(0, "paper, Section 5", low=0, high=ALL_LEVELS - 1)
+    count: int = setting(200, "paper, Section 5 (0: all levels)", low=0, high=ALL_LEVELS)
+    seeds: tuple[int, ...] = setting(
+        (), "ours: an explicit list of level seeds instead of the range", low=0, high=ALL_LEVELS - 1
+    )
+    sampler: str = setting("uniform", "Procgen (prioritised: PLR's, for any method)", choices=SAMPLERS)
+    beta: float = setting(0.1, "paper, Appendix D (PLR): temperature of the ranks", above=0)
+    rho: float = setting(0.1, "paper, Appendix D (PLR): share of staleness", low=0, high=1)
+
+
+@dataclass(frozen=True)
+class Net(Section):
+    """The networks' widths."""
+
+    channels: tuple[int, ...] = setting((16, 32, 32), "authors' code (IMPALA)", low=1)
+    features: int = setting(256, "authors' code (IMPALA)", low=1)
+    discriminator: int = setting(256, "paper, Appendix D (hidden sizes [256, 256])", low=1)
+
+
+@dataclass(frozen=True)
+class Evaluation(Section):
+    """Evaluation during training."""
+
+    every: int = setting(10, "authors' code: rollouts between evaluations", low=1)
+    episodes: int = setting(100, "paper, Section 5", low=1, high=65_536)
+    max_steps: int = setting(10_000, "ours: an episode longer than this counts as it stands", low=1)
+
+
+@dataclass(frozen=True)
+class Checkpoints(Section):
+    """When the run is saved, besides phase ends and signals."""
+
+    minutes: float = setting(10.0, "ours", above=0)
+
+
+@dataclass(frozen=True)
+class Machine(Section):
+    """How it is computed. Fixed at the start and enforced on resume, because results depend on it to the last bit."""
+
+    device: str = setting("cpu", "ours: cpu, cuda or cuda:N")
+    threads: int = setting(0, "ours: 0 means all cores at the start", low=0, high=1024)
+    chunk: int = setting(120, "ours: frames that go through the encoder at once", low=1, high=65_536)
+    precision: str = setting("fp32", "ours", choices=("fp32", "bf16"))
+    compile: bool = setting(False, "ours: torch.compile of the encoders")
+
+
+@dataclass(frozen=True)
+class Config(Section):
+    """A run."""
+
+    method: str = setting("dcpg", "given")
+    game: str = setting("bigfish", "given")
+    seed: int = setting(0, "given", low=0)
+    steps: int = setting(25_000_000, "paper, Section 5", low=1)
+    preset: str = setting("paper", "given")
+    rollout_length: int = setting(256, "paper, Table 4", low=2, high=1_000_000)
+    shards: int = setting(
+        1, "ours: groups of environments that every minibatch takes equally from; torchrun: the processes",
+        choices=(1, 2, 4),
+    )  # fmt: skip
+    augment: str = setting("none", "ours: DrAC for any method, ucb or one augmentation", choices=CHOICES)
+    keep_every: int = setting(0, "ours: steps between milestones (weights only; 0: none)", low=0)
+    analyse: tuple[str, ...] = setting(
+        (), "ours: stiffness, ood-actions, measured on each rollout (values, levels: in eval.jsonl anyway)",
+        choices=ANALYSES,
+    )  # fmt: skip
+    analyse_every: int = setting(1, "paper, Appendix A: rollouts between two measurements", low=1)
+    check_room: bool = setting(True, "ours: refuse to start without the memory and disk that may be needed")
+    wandb: bool = setting(False, "ours: also log to Weights & Biases (needs the extra `wandb`)")
+    algorithm: Common = dataclasses.field(default_factory=Common)
+    env: Env = dataclasses.field(default_factory=Env)
+    levels: Levels = dataclasses.field(default_factory=Levels)
+    drac: DrAC = dataclasses.field(default_factory=DrAC)
+    network: Net = dataclasses.field(default_factory=Net)
+    evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
+    checkpoints: Checkpoints = dataclasses.field(default_factory=Checkpoints)
+    machine: Machine = dataclasses.field(default_factory=Machine)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.method not in METHODS:
+            raise unknown("method", self.method, METHODS)
+        if not self.game.startswith(OWN):
+            check_game(self.game)
+        self._check_method()
+        self._check_levels()
+        self._check_division()
+
+    def _check_method(self) -> None:
+        """What a method is made of cannot be set otherwise under its name."""
+        values = {name: value for name, value, _ in dotted(self)}
+        for name, value in METHODS[self.method].fixed.items():
+            if values[name] != value:
+                raise BadInput(
+                    f"{self.method} is what it is by {name}={value}; got {values[name]!r}. Train another method, ppo "
+                    f"for example, with --set {name}={values[name]}."
+                )
+
+        if "ood-actions" in self.analyse and "discriminator" not in _heads(self.declared()):
+            raise BadInput(
+                f"analyse=ood-actions asks a discriminator, which {self.method} does not have; train ddcpg, dcpg+f, "
+                "dcpg+i, dcpg+fi or dppg."
+            )
+
+    def _check_levels(self) -> None:
+        c = self.levels
+        if c.start + c.count > ALL_LEVELS:
+            raise BadInput(f"levels.start + levels.count must be at most {ALL_LEVELS}.")
+        if c.sampler == "uniform":
+            return
+        if self.game.startswith(OWN):
+            raise BadInput(
+                f"levels.sampler={c.sampler} sets levels, which only Procgen lets us do; an environment of your own "
+                "needs levels.sampler=uniform."
+            )
+        if not (c.seeds or c.count):
+            raise BadInput(f"levels.sampler={c.sampler} needs a finite set of levels; levels.count is 0, all of them.")
+        if (len(c.seeds) or c.count) > MAX_STARTS:
+            raise BadInput(
+                f"levels.sampler={c.sampler} keeps the start of every level in memory, so it takes at most "
+                f"{MAX_STARTS} levels; got {len(c.seeds) or c.count}."
+            )
+        if len(set(c.seeds)) != len(c.seeds):
+            raise BadInput(f"levels.sampler={c.sampler} needs different levels; levels.seeds names one twice.")
+
+    def _check_division(self) -> None:
+        size, h = self.rollout_size, self.algorithm
+        if size % h.minibatches:
+            raise BadInput(
+                f"algorithm.minibatches={h.minibatches} does not divide a rollout of {self.env.num_envs} x "
+                f"{self.rollout_length} = {size} transitions; choose a divisor."
+            )
+        segments = getattr(h, "segments", 1)
+        total = getattr(h, "N_pi", 1) * self.env.num_envs
+        if total % segments:
+            raise BadInput(
+                f"algorithm.segments={segments} does not divide the {total} segments of B (N_pi x env.num_envs); "
+                "choose a divisor."
+            )
+        for name, number in (
+            ("env.num_envs", self.env.num_envs),
+            ("algorithm.segments", getattr(h, "segments", self.shards)),
+            ("a minibatch's transitions, rollout_length x env.num_envs / algorithm.minibatches", size // h.minibatches),
+        ):
+            if number % self.shards:
+                raise BadInput(f"shards={self.shards} does not divide {name}={number}; choose 1, 2 or 4 that does.")
+        if self.machine.threads < 1:
+            raise BadInput("machine.threads must be at least 1.")
+        if self.steps < size:
+            raise BadInput(f"steps={self.steps} is less than one rollout of {size} steps; ask for at least {size}.")
+
+    @property
+    def rollout_size(self) -> int:
+        """Steps of one rollout."""
+        return self.env.num_envs * self.rollout_length
+
+    @property
+    def rollouts(self) -> int:
+        """Whole rollouts of the run; the rest of the steps is dropped."""
+        return self.steps // self.rollout_size
+
+    def declared(self) -> Method:
+        """The method, filled in with this run's settings."""
+        method = METHODS[self.method].declare(self.algorithm)
+        return method if self.augment == "none" else with_drac(method, self.drac, self.augment)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, nested as the dotted names are."""
+        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        return plain
+
+    def fingerprint(self) -> str:
+        """A hash of all that decides the result at a given number of steps."""
+        plain = self.to_json()
+        for name in UNDECISIVE:
+            plain.pop(name)
+        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def _heads(method: Method) -> set[str]:
+    return {head for heads in method.networks.values() for head in heads}

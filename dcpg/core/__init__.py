@@ -1,0 +1,1 @@
+"""The paper: tensors in, tensors out. No files, no configuration, no method by name."""

@@ -1,0 +1,76 @@
+"""What a minibatch must be given at random before its terms are computed.
+
+A draw takes a minibatch, the data it is of, a generator and the number of actions, and returns the minibatch with
+more fields, on the CPU: the loop moves the minibatch to its device afterwards. The generator is keyed by where the
+loop stands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dcpg.core.augmentations import AUGMENTATIONS
+from dcpg.core.batch import Batch
+
+if TYPE_CHECKING:
+    from dcpg.core.bandit import Augmenter
+    from dcpg.core.method import Draw
+    from dcpg.core.rollout import Rollout
+
+
+def draw_negatives(batch: Batch, data: Any, generator: torch.Generator, actions: int) -> Batch:
+    """Wrong next states and wrong actions, drawn within the minibatch as the authors' code does.
+
+    A wrong next state is that of any other sample, uniformly. A wrong action follows the minibatch's histogram of
+    actions without the true one; if no other action occurs, it is uniform over the others.
+    """
+    b = len(batch)
+    offset = torch.randint(1, b, (b,), generator=generator) if b > 1 else torch.zeros(1, dtype=torch.int64)
+    negative_next = (torch.arange(b) + offset) % b
+    uniform = torch.rand(b, generator=generator, dtype=torch.float64)
+
+    true = batch.actions
+    counts = torch.bincount(true[batch.valid > 0], minlength=actions)
+    weights = counts.expand(b, actions).clone()
+    weights[torch.arange(b), true] = 0
+    alone = weights.sum(1) == 0
+    weights[alone] = 1
+    weights[torch.arange(b), true] = 0
+    cumulative = weights.cumsum(1)
+    rank = (uniform * cumulative[:, -1]).long()  # a whole number in [0, total)
+    negative_actions = (cumulative <= rank[:, None]).sum(1)
+    return replace(batch, negative_next=negative_next, negative_actions=negative_actions)
+
+
+def draw_pairs(batch: Batch, tau: Rollout, generator: torch.Generator, actions: int) -> Batch:
+    """For each state another one of its level in the same rollout, uniformly, and which of them is earlier.
+
+    The other may be the state itself. Levels and step counts are those of the very states of the pair.
+    """
+    levels, counts = tau.levels.flatten(), tau.step_counts.flatten()
+    rows = tau.valid.flatten().nonzero().squeeze(1)
+    rows = rows[levels[rows].argsort(stable=True)]  # the states of a level stand together
+    own, sorted_levels = levels[batch.rows], levels[rows]
+    first, last = torch.searchsorted(sorted_levels, own), torch.searchsorted(sorted_levels, own, right=True)
+    chance = torch.rand(len(batch), generator=generator, dtype=torch.float64)
+    others = rows[first + (chance * (last - first)).long()]
+    return replace(
+        batch,
+        other_frames=tau.frames.flatten(0, 1).index_select(0, others),
+        other_is_earlier=(counts[others] < counts[batch.rows]).float(),
+    )
+
+
+def draw_augmentation(augmenter: Augmenter, first: Draw | None) -> Draw:
+    """A draw that gives each image the parameters of the augmentation in use, after `first` if it is given."""
+
+    def draw(batch: Batch, data: Any, generator: torch.Generator, actions: int) -> Batch:
+        batch = first(batch, data, generator, actions) if first is not None else batch
+        name = augmenter.choose()
+        parameters = AUGMENTATIONS[name].draw(len(batch), generator)
+        return replace(batch, augmentation={name: parameters})
+
+    return draw

@@ -1,0 +1,67 @@
+"""Hand-written backward passes of the encoder's blocks: what autograd would do, in fewer passes over memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+POOL = ([3, 3], [2, 2], [1, 1])  # size, stride, padding
+
+
+# The two functions below are what autograd would do, in fewer passes over memory (docs/performance.md has the figures):
+# bias gradients are sums of their own, which oneDNN's backward convolution would make slowly, and the gradient of a
+# ReLU overwrites the one that it comes from.
+def _convolution_gradients(grad: Tensor, x: Tensor, weight: Tensor, of_x: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of a 3x3 convolution's input (if it is wanted), weight and bias."""
+    x, weight = x.to(grad.dtype), weight.to(grad.dtype)  # under autocast the output is bfloat16
+    of_input, of_weight, _ = torch.ops.aten.convolution_backward(
+        grad, x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [of_x, True, False]
+    )
+    return of_input, of_weight, grad.sum((0, 2, 3))
+
+
+def _through_relu_(grad: Tensor, output: Tensor) -> Tensor:
+    """The gradient of a ReLU's input, written over that of its output."""
+    return torch.ops.aten.threshold_backward.grad_input(grad, output, 0, grad_input=grad)  # type: ignore[no-any-return]
+
+
+class _Pooled(torch.autograd.Function):
+    """max-pool(conv(x)), 3x3 with stride 2; the convolution's output, two fifths of a graph, is not kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        full = F.conv2d(x, weight, bias, padding=1)
+        pooled, indices = torch.ops.aten.max_pool2d_with_indices(full, *POOL)
+        ctx.save_for_backward(x, weight, indices)
+        ctx.full = full.shape
+        return pooled  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        (grad,) = grads
+        x, weight, indices = ctx.saved_tensors
+        shape_of = torch.empty(ctx.full, dtype=grad.dtype, device=grad.device, memory_format=torch.channels_last)
+        of_full = torch.ops.aten.max_pool2d_with_indices_backward(grad, shape_of, *POOL, [1, 1], False, indices)
+        return _convolution_gradients(of_full, x, weight, of_x=ctx.needs_input_grad[0])
+
+
+class _Residual(torch.autograd.Function):
+    """x + conv(relu(conv(relu(x))))."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor) -> Tensor:
+        first = F.relu(x)
+        second = F.conv2d(first, weight1, bias1, padding=1).relu_()
+        ctx.save_for_backward(first, weight1, second, weight2)
+        return F.conv2d(second, weight2, bias2, padding=1).add_(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        first, weight1, second, weight2 = ctx.saved_tensors
+        (grad,) = grads
+        inner, of_weight2, of_bias2 = _convolution_gradients(grad, second, weight2)
+        of_x, of_weight1, of_bias1 = _convolution_gradients(_through_relu_(inner, second), first, weight1)
+        return _through_relu_(of_x, first).add_(grad), of_weight1, of_bias1, of_weight2, of_bias2

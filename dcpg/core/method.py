@@ -1,0 +1,131 @@
+"""What a method is: networks, targets and "Optimise" lines, declared as data.
+
+A method is a function from its settings to a `Method`. One "Optimise ... with ..." line of the paper's pseudocode
+is one `Optimise` here, a weighted sum of named terms. The training loop (`dcpg/algorithm.py`) knows no method by
+name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dcpg.core.bandit import Augmenter
+from dcpg.core.batch import Batch
+from dcpg.core.networks import Head, Outputs
+from dcpg.settings import Section, setting
+
+Term = Callable[[Outputs, Batch], Tensor]  # one value per sample, [b]
+
+
+Terms = Mapping[str, tuple[float, Term]]  # name -> (weight, term)
+
+
+# (batch, the rollout or B that it is of, generator, number of actions) -> batch
+Draw = Callable[[Batch, Any, torch.Generator, int], Batch]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A value target: GAE's lambda-return with one value head and one discount."""
+
+    gamma: float
+    lam: float
+
+
+@dataclass(frozen=True)
+class Tau:
+    """ "with tau": the valid transitions of the newest rollout, shuffled into so many minibatches."""
+
+    minibatches: int
+
+    def minibatches_of(self, size: int) -> int:
+        """Minibatches an epoch."""
+        return self.minibatches
+
+
+@dataclass(frozen=True)
+class B:
+    """ "with B": so many whole segments a minibatch."""
+
+    segments: int
+
+    def minibatches_of(self, size: int) -> int:
+        """Minibatches an epoch, for a B of `size` segments."""
+        return size // self.segments
+
+
+@dataclass(frozen=True)
+class Optimise:
+    """One "Optimise ... with tau" or "... with B" line."""
+
+    name: str  # names the line's Adam and its metrics
+    data: Tau | B
+    terms: Terms
+    epochs: int
+    draw: Draw | None = None  # adds to a minibatch what a term must be given at random
+    couples: bool = False  # a term mixes samples, so the minibatch's graph is kept whole
+    before: Mapping[str, Terms] = field(default_factory=dict)  # Adam -> terms of a step on each minibatch before
+
+    @property
+    def steps(self) -> dict[str, Terms]:
+        """The Adams that step on each minibatch, in their order, and what each minimises."""
+        return {**self.before, self.name: self.terms}
+
+
+@dataclass(frozen=True)
+class Method:
+    """Algorithm 1, filled in."""
+
+    networks: Mapping[str, Mapping[str, Head]]  # encoder -> the heads on it
+    targets: Mapping[str, Target]  # value head -> how its target is computed
+    advantages: str  # the value head that gives the advantages
+    policy_phase: tuple[Optimise, ...]
+    auxiliary_phase: tuple[Optimise, ...] = ()
+    N_pi: int = 1  # rollouts between two auxiliary phases
+    keep: tuple[str, ...] = ()  # what a minibatch of B carries: s, R, and a, done for the dynamics
+    needs_levels: bool = False  # a draw asks for the level of each state
+    augmenter: Augmenter | None = None  # chooses the augmentation; it has memory, so a Method serves one run
+
+    def encoder_of(self, head: str) -> str:
+        """The encoder that a head stands on."""
+        return next(encoder for encoder, heads in self.networks.items() if head in heads)
+
+    @property
+    def lines(self) -> tuple[Optimise, ...]:
+        """Every line, in the order in which a phase runs them."""
+        return self.policy_phase + self.auxiliary_phase
+
+    @property
+    def steps(self) -> dict[str, Terms]:
+        """Every Adam and what it minimises."""
+        return {name: terms for line in self.lines for name, terms in line.steps.items()}
+
+
+@dataclass(frozen=True)
+class Common(Section):
+    """What every method of the paper shares."""
+
+    gamma: float = setting(0.999, "paper, Table 4", low=0, high=1)
+    lam: float = setting(0.95, "paper, Table 4 (GAE lambda)", low=0, high=1)
+    clip: float = setting(0.2, "paper, Table 4", above=0)
+    entropy: float = setting(0.01, "paper, Table 4", low=0)
+    learning_rate: float = setting(5e-4, "paper, Table 4", above=0)
+    adam_eps: float = setting(1e-5, "authors' code", above=0)
+    max_grad_norm: float = setting(0.5, "authors' code", above=0)
+    minibatches: int = setting(8, "paper, Table 4", low=1)
+    E_pi: int = setting(1, "paper, Table 5", low=1)
+
+
+@dataclass(frozen=True)
+class Phasic(Common):
+    """Methods with an auxiliary phase."""
+
+    N_pi: int = setting(32, "paper, Table 5", low=1)
+    E_aux: int = setting(6, "paper, Table 5", low=1)
+    segments: int = setting(4, "paper, Table 5 (16 minibatches per N_pi of 64 segments)", low=1)
+    beta_pi: float = setting(1.0, "paper, Table 5", low=0)

@@ -1,0 +1,1 @@
+"""This machine: memory, devices, and what a run will need of it."""

@@ -1,0 +1,156 @@
+"""The memory and disk that a run may need, and whether they are there.
+
+The figures are upper bounds for Procgen: B is counted as if its frames compressed as badly as those of the worst game.
+Pictures of one's own may compress worse; other observations are counted as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+import torch
+
+from dcpg.config.schema import Config
+from dcpg.core.method import Method, Optimise, Tau
+from dcpg.core.networks import Network, is_image
+from dcpg.envs.base import Spaces
+from dcpg.errors import BadInput
+from dcpg.machine import cgroup
+from dcpg.machine.devices import device_of
+from dcpg.text import _gb
+from dcpg.torchrun import processes, processes_here
+
+PROGRAM = 0.85e9  # the interpreter, torch, Procgen's assets
+
+
+ENVIRONMENT = 0.2e6  # one environment of Procgen
+
+
+COMPRESSION = 9  # the least that zstd made of segments on any of the 16 games
+
+
+KEPT = 1.1  # what the allocator holds for each byte in use
+
+
+CHECKPOINTS = 4  # three that are kept and one that is being written
+
+
+ROW = 20_000  # bytes that a rollout leaves in metrics.jsonl, timing.jsonl and TensorBoard's file
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes, at most."""
+
+    memory: float  # of the machine
+    buffer: float  # of that, B when it is full
+    device: float  # of the accelerator; 0 on the CPU
+    disk: float
+
+    def sentence(self) -> str:
+        """For people."""
+        buffer = f" (B: {_gb(self.buffer)})" if self.buffer >= 5e7 else ""
+        device = f", {_gb(self.device)} on the device" if self.device else ""
+        return f"at most {_gb(self.memory)} of memory{buffer}{device} and {_gb(self.disk)} of disk"
+
+
+def needs(config: Config, spaces: Spaces) -> Needs:
+    """What a run may need on this machine."""
+    method, widths = config.declared(), config.network
+    sizes = (widths.channels, widths.features, widths.discriminator)
+    network = Network(method.networks, spaces.shape, spaces.actions, *sizes, device="meta")
+    weights = 4 * sum(p.numel() for p in network.parameters())
+    moments = 2 * weights * len(method.steps)
+    frames = config.rollout_size * math.prod(spaces.shape) * spaces.dtype.itemsize
+    tau = frames / (COMPRESSION if spaces.dtype == np.uint8 else 1) + 64 * config.rollout_size
+    buffer = method.N_pi * (tau + 4 * spaces.actions * config.rollout_size) if method.auxiliary_phase else 0.0
+    computing = 2 * weights + moments + KEPT * max(_step(config, method, line, spaces) for line in method.lines)
+    environments = config.env.num_envs / processes() + config.evaluation.episodes
+    own = PROGRAM + ENVIRONMENT * environments + (frames + tau + buffer) / processes()
+    on_device = device_of(config).type != "cpu"
+    milestones = config.steps // config.keep_every if config.keep_every else 0
+    return Needs(
+        memory=processes_here() * (own + (2 * (weights + moments) if on_device else computing + weights + moments)),
+        buffer=buffer,
+        device=computing if on_device else 0.0,
+        # a phase's first checkpoint is written before the last phase's is removed, so B may be there twice
+        disk=CHECKPOINTS * (weights + moments) + 2 * (tau + buffer) + milestones * weights + config.rollouts * ROW,
+    )
+
+
+def _step(config: Config, method: Method, line: Optimise, spaces: Spaces) -> float:
+    """One optimiser step: its minibatch and the graph of a chunk of it, or of all of it."""
+    if isinstance(line.data, Tau):
+        samples = frames = math.ceil(config.rollout_size / line.data.minibatches)
+    else:
+        samples = line.data.segments * config.rollout_length
+        frames = samples + line.data.segments
+    views = 2 if method.augmenter is not None or (isinstance(line.data, Tau) and line.draw is not None) else 1
+    chunk = min(config.machine.chunk, samples)
+    held, passing = _activations(config, spaces.shape)
+    graph = views * len(method.networks) * (frames if line.couples else chunk) * held
+    gathered = views * frames * math.prod(spaces.shape) * spaces.dtype.itemsize
+    return graph + chunk * passing + 2 * gathered  # B's next minibatch is opened ahead
+
+
+def _activations(config: Config, shape: tuple[int, ...]) -> tuple[float, float]:
+    """Bytes that one frame's graph holds, and those that its backward pass takes for a moment."""
+    if not is_image(shape):
+        return 4.0 * (math.prod(shape) + 4 * config.network.features), 0.0
+    height, width, _ = shape
+    held, passing = float(math.prod(shape)), 0.0
+    for c in config.network.channels:
+        full, half = c * height * width, c * ((height + 1) // 2) * ((width + 1) // 2)
+        held += 2 * half + 5 * half  # the indices of the pool, two tensors of each residual block, the stack's output
+        passing = max(passing, 3.0 * full)  # its gradient and the copies that a convolution makes
+        height, width = (height + 1) // 2, (width + 1) // 2
+    return 4 * (held + 4 * config.network.features), 4 * passing
+
+
+def check(config: Config, spaces: Spaces | None, directory: Path) -> None:
+    """Refuse a run that this machine has no room for, with advice; nothing is known of spaces that are None."""
+    short = lacking(config, spaces, directory) if config.check_room and spaces is not None else []
+    if short:
+        raise BadInput(
+            f"There is no room for this run: {'; '.join(short)}. Make room, or make the run smaller (--preset laptop, "
+            "or lower env.num_envs, rollout_length, algorithm.N_pi or machine.chunk), or start it all the same with "
+            "--set check_room=false."
+        )
+
+
+def lacking(config: Config, spaces: Spaces, directory: Path) -> list[str]:
+    """What there is too little of, each in words."""
+    wanted, device, short = needs(config, spaces), device_of(config), []
+    loaded = processes_here() * min(psutil.Process().memory_info().rss, PROGRAM)  # is part of what is wanted
+    free = max(free_memory() + loaded, 0.0)
+    if wanted.memory > free:
+        buffer = f" (B alone {_gb(wanted.buffer)})" if wanted.buffer >= 5e7 else ""
+        short.append(f"it may need {_gb(wanted.memory)} of memory{buffer} and {_gb(free)} are free")
+    if device.type == "cuda" and wanted.device > (free := torch.cuda.mem_get_info(device)[0]):
+        short.append(f"it may need {_gb(wanted.device)} of memory on {device} and {_gb(free)} are free")
+    if wanted.disk > (free := max(free_disk(directory), 0.0)):
+        short.append(f"it may need {_gb(wanted.disk)} of disk at {directory} and {_gb(free)} are free")
+    return short
+
+
+def free_memory() -> float:
+    """What this process can still take: the machine's free memory, or less if a container or a job limits it."""
+    return min([float(psutil.virtual_memory().available), *cgroup.room()])
+
+
+def free_disk(directory: Path, held: bool = True) -> float:
+    """Bytes that a directory can hold in all, where it is or will be, with or without what it holds already."""
+    there = next(place for place in (directory.absolute(), *directory.absolute().parents) if os.path.exists(place))
+    size = 0
+    if held and os.path.isdir(directory):
+        for file in directory.rglob("*"):
+            with contextlib.suppress(OSError):  # it may go meanwhile
+                size += file.stat().st_size if file.is_file() else 0
+    return float(shutil.disk_usage(there).free + size)

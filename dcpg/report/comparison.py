@@ -1,0 +1,202 @@
+"""The runs of one comparison, by method, game and seed: finals, curves, and which runs are lacking."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcpg.methods import METHODS
+from dcpg.report import paper
+from dcpg.report.statistics import RANGES, Scores
+from dcpg.runs.records import Problem, Record, Setting
+
+Array = NDArray[Any]
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A quantity over training: the mean over seeds at each evaluation, its deviation, and how many seeds it is of."""
+
+    steps: Array  # [points]
+    mean: Array  # [points]
+    std: Array  # [points], over seeds; 0 for a single one
+    seeds: Array  # [points]
+
+
+class Board:
+    """Runs of one setting. Finals are of finished runs only; curves are of all."""
+
+    def __init__(
+        self, records: list[Record], setting: Setting, ranges: Mapping[str, tuple[float, float]] = RANGES
+    ) -> None:
+        self.setting, self.ranges = setting, ranges
+        self._memo: dict[Hashable, Any] = {}
+        mine = [record for record in records if record.setting == setting]
+        self.records = [record for record in mine if record.evaluations]
+        self.waiting = [record for record in mine if not record.evaluations]  # for their first evaluation
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """Methods and variants that have a run, in the paper's order."""
+        order = list(METHODS)
+        found = {record.label: record.config.method for record in self.records}
+        return sorted(found, key=lambda label: (order.index(found[label]), label))
+
+    @cached_property
+    def games(self) -> list[str]:
+        """Games that have a run, in the paper's order; one's own come last."""
+        found = {record.config.game for record in self.records}
+        return sorted(found, key=lambda g: (paper.GAMES.index(g) if g in paper.GAMES else len(paper.GAMES), g))
+
+    @cached_property
+    def _by_cell(self) -> dict[tuple[str, str], list[Record]]:
+        cells: dict[tuple[str, str], list[Record]] = {}
+        for record in sorted(self.records, key=lambda r: r.config.seed):
+            cells.setdefault((record.label, record.config.game), []).append(record)
+        return cells
+
+    def once(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """What several tables and figures share, computed once: a resampling takes a second."""
+        if key not in self._memo:
+            self._memo[key] = compute()
+        found: T = self._memo[key]
+        return found
+
+    def runs(self, label: str, game: str) -> list[Record]:
+        """In the order of their seeds."""
+        return self._by_cell.get((label, game), [])
+
+    def finals(self, label: str, game: str, split: str) -> Array:
+        """The final returns of the finished runs, [seeds]."""
+        key = f"{split}_return"
+        found = [r.evaluations[-1][key] for r in self.runs(label, game) if r.finished and key in r.evaluations[-1]]
+        return np.array(found, float)
+
+    def scores(self, label: str, split: str, games: list[str] | None = None) -> Scores:
+        """Game -> final returns, for the games that have a finished run."""
+        found = {game: self.finals(label, game, split) for game in (self.games if games is None else games)}
+        return {game: values for game, values in found.items() if len(values)}
+
+    def fair(self, labels: list[str], split: str, games: list[str]) -> tuple[list[str], list[str], list[str]]:
+        """Methods and games of a fair comparison, and who is left out of it.
+
+        The games are those of `games` on which more than half of the methods have finished; a method that lacks one of
+        them is left out, so that a first run of one more method does not take the others' games away.
+        """
+        finished = {label: {g for g in games if len(self.finals(label, g, split))} for label in labels}
+        finished = {label: done for label, done in finished.items() if done}
+        shared = [g for g in games if 2 * sum(g in done for done in finished.values()) > len(finished)]
+        kept = [label for label, done in finished.items() if shared and set(shared) <= done]
+        return kept, shared if kept else [], [label for label in finished if label not in kept]
+
+    def curve(self, label: str, game: str, column: str) -> Curve | None:
+        """A column of eval.jsonl over training."""
+
+        def compute() -> Curve | None:
+            points: dict[int, list[float]] = {}
+            for record in self.runs(label, game):
+                for row in record.evaluations:
+                    if column in row:
+                        points.setdefault(row["steps"], []).append(row[column])
+            return curve_of(points)
+
+        return self.once(("curve", label, game, column), compute)
+
+
+def curve_of(points: dict[int, list[float]]) -> Curve | None:
+    """From step -> one value a seed."""
+    if not points:
+        return None
+    steps = sorted(points)
+    values = [np.array(points[s], float) for s in steps]
+    return Curve(
+        np.array(steps),
+        np.array([v.mean() for v in values]),
+        np.array([v.std(ddof=1) if len(v) > 1 else 0.0 for v in values]),
+        np.array([len(v) for v in values]),
+    )
+
+
+def choose(records: list[Record], problems: list[Problem], ranges: Mapping[str, tuple[float, float]] = RANGES) -> Board:
+    """The setting that most runs have (of equals, the longer one); runs of others are noted."""
+    counts = Counter(record.setting for record in records if record.evaluations)
+    if not counts:
+        return Board([], records[0].setting, ranges)
+    setting = max(counts, key=lambda s: (counts[s], s.steps))
+    for other, count in counts.items():
+        if other != setting:
+            paths = [record.path for record in records if record.setting == other and record.evaluations]
+            problems.append(
+                Problem(
+                    paths[0].parent if count > 1 else paths[0],
+                    f"{count} {'runs are' if count > 1 else 'run is'} not compared with the others: "
+                    f"{other.sentence()}{_difference(other, setting)}",
+                )
+            )
+    for record in records:
+        if not record.evaluations:
+            problems.append(Problem(record.path, "no evaluation yet"))
+    return Board(records, setting, ranges)
+
+
+def _difference(one: Setting, other: Setting) -> str:
+    """What the sentence about a setting does not say."""
+    usual = dict((*other.levels, *other.rest))
+    told = ("levels.count",) if one.level_count == other.level_count else ("levels.count", "levels.seeds")
+    found = [
+        f"{name}={_short(value)}"
+        for name, value in (*one.levels, *one.rest)
+        if usual.get(name) != value and name not in told
+    ]
+    return f" ({', '.join(found)})" if found else ""
+
+
+def _short(value: Any) -> str:
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+Key = tuple[int, tuple[Any, ...]]  # what must be equal besides the number of levels: steps, sizes, where levels begin
+
+
+class Stiff:
+    """The finished runs of the setting that covers the most numbers of levels (of equals, the longer one)."""
+
+    def __init__(self, records: list[Record], problems: list[Problem] | None = None) -> None:
+        groups: dict[Key, list[Record]] = defaultdict(list)
+        for record in records:
+            if record.stiffness and record.finished:
+                c = record.config.levels
+                groups[record.setting.steps, (record.setting.rest, c.start, bool(c.seeds))].append(record)
+        self.steps, self.records = 0, list[Record]()
+        if groups:
+            best = max(groups, key=lambda k: (len({r.setting.level_count for r in groups[k]}), k[0]))
+            self.steps, self.records = best[0], groups[best]
+        used = {id(record) for record in self.records}
+        left = [record for record in records if record.stiffness and record.finished and id(record) not in used]
+        if left and problems is not None:
+            text = f"{len(left)} measured runs, this one first, are not in Figures 2 and 7: of another length or size"
+            problems.append(Problem(left[0].path, text))
+
+    def curve(self, label: str, game: str, column: str = "stiffness") -> Curve | None:
+        """Number of levels -> the mean over a run's measurements, over seeds."""
+        points: dict[int, list[float]] = {}
+        for record in self.records:
+            if (record.label, record.config.game) == (label, game):
+                mean = float(np.mean([row[column] for row in record.stiffness]))
+                points.setdefault(record.setting.level_count, []).append(mean)
+        return curve_of(points)
+
+    def sentence(self) -> str:
+        """For a title."""
+        seeds = len({r.config.seed for r in self.records})
+        return f"{seeds} {'seed' if seeds == 1 else 'seeds'}, {self.steps:,} steps"

@@ -1,0 +1,143 @@
+"""`dcpg report`: reads runs, writes tables, figures and the page."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dcpg.errors import BadInput, StorageFailed, unknown
+from dcpg.report.comparison import Board, Stiff, choose
+from dcpg.report.figures import FIGURES, STIFFNESS_FIGURES
+from dcpg.report.missing import Missing, missing
+from dcpg.report.page import page, version_of
+from dcpg.report.page_data import page_data
+from dcpg.report.statistics import RANGES
+from dcpg.report.tables import TABLES, Table
+from dcpg.runs.records import Cache, Problem, read
+from dcpg.storage.files import dump, write_atomic
+
+NAMES = (*TABLES, *STIFFNESS_FIGURES, *FIGURES)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was made and what was found on the way."""
+
+    board: Board
+    files: list[Path]
+    tables: list[str]
+    figures: list[str]
+    missing: list[Missing]  # for the page; empty if there is none
+    problems: list[Problem]
+    version: str  # of the page; empty if there is none
+
+
+def make(
+    directories: Sequence[Path],
+    out: Path,
+    names: Sequence[str] = (),
+    ranges: Mapping[str, tuple[float, float]] = RANGES,
+    pictures: bool = True,
+    cache: Cache | None = None,
+) -> Report:
+    """Everything that the runs allow, or the named tables and figures alone."""
+    for name in names:
+        if name not in NAMES:
+            raise unknown("table or figure", name, NAMES)
+    records, problems = read(directories, cache)
+    if not records:
+        raise BadInput("No run can be used: " + "; ".join(f"{p.path}: {p.text}" for p in problems[:3]))
+    board, stiff = choose(records, problems, ranges), Stiff(records, problems)
+    if not board.records:
+        raise BadInput(f"{len(records)} runs have no evaluation yet; come back when they have.")
+    tables = [t for name, draw in TABLES.items() if not names or name in names for t in [draw(board)] if t is not None]
+    figures = _figures(board, stiff, names) if pictures else {}
+    _refuse_if_not_made(names, {t.name for t in tables}, figures)
+    lacking = [] if names else missing(board, stiff)
+    version = ""
+    try:
+        files = _write_tables(tables, out)
+        files += _write_figures(figures, out)
+        if not names:
+            _remove_stale(out, files, pictures)
+            drawn = [name for name in NAMES if (out / "figures" / f"{name}.pdf").is_file()]
+            data = page_data(records, board, stiff, tables, drawn, lacking, problems)
+            version = version_of(data)
+            files += [
+                _write(out / "report.json", dump(_without_pictures(data))),
+                _write(out / "report.html", page(data).encode()),
+            ]
+    except OSError as error:
+        raise StorageFailed(f"{out} cannot be written to ({error}).") from None
+    return Report(board, files, [t.name for t in tables], list(figures), lacking, problems, version)
+
+
+def _refuse_if_not_made(names: Sequence[str], tables: set[str], figures: Mapping[str, Any]) -> None:
+    lacking = [name for name in names if name not in tables and name not in figures]
+    if lacking:
+        import matplotlib.pyplot as plt
+
+        for figure in figures.values():
+            plt.close(figure)
+        raise BadInput(
+            f"These runs do not allow {', '.join(lacking)}; `dcpg report` without names says what is missing."
+        )
+
+
+def _figures(board: Board, stiff: Stiff, names: Sequence[str]) -> dict[str, Any]:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    found = {name: draw(stiff) for name, draw in STIFFNESS_FIGURES.items() if not names or name in names}
+    found |= {name: draw(board) for name, draw in FIGURES.items() if not names or name in names}
+    return {name: figure for name, figure in found.items() if figure is not None}
+
+
+def _write_tables(tables: list[Table], out: Path) -> list[Path]:
+    files = []
+    for table in tables:
+        for ending, text in (("csv", table.csv()), ("md", table.markdown()), ("tex", table.latex())):
+            files.append(_write(out / "tables" / f"{table.name}.{ending}", text.encode()))
+    return files
+
+
+def _write_figures(figures: Mapping[str, Any], out: Path) -> list[Path]:
+    import matplotlib.pyplot as plt
+
+    files = []
+    for name, figure in figures.items():
+        figure.get_layout_engine().execute(figure)  # once for both files
+        figure.set_layout_engine(None)
+        for ending in ("png", "pdf"):
+            data = io.BytesIO()
+            figure.savefig(data, format=ending, dpi=120)
+            files.append(_write(out / "figures" / f"{name}.{ending}", data.getvalue()))
+        plt.close(figure)
+    return files
+
+
+def _without_pictures(data: dict[str, Any]) -> dict[str, Any]:
+    """For programs: the videos and the levels' frames are in the page alone."""
+    levels = {game: {k: v for k, v in found.items() if k != "sheet"} for game, found in data["levels"].items()}
+    videos = [{k: v for k, v in video.items() if k != "source"} for video in data["videos"]]
+    return data | {"levels": levels, "videos": videos}
+
+
+def _write(path: Path, data: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, data)
+    return path
+
+
+def _remove_stale(out: Path, files: list[Path], pictures: bool) -> None:
+    """Tables and figures of an earlier report that these runs no longer allow."""
+    kept = {path.name for path in files}
+    endings = {"tables": ("csv", "md", "tex"), **({"figures": ("png", "pdf")} if pictures else {})}
+    for folder, kinds in endings.items():
+        for name in NAMES:
+            for ending in kinds:
+                if f"{name}.{ending}" not in kept:
+                    (out / folder / f"{name}.{ending}").unlink(missing_ok=True)

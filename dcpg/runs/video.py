@@ -1,0 +1,320 @@
+"""Videos of an agent at play: the game as people see it, and beside it what the agent thinks of it."""
+
+from __future__ import annotations
+
+import av
+import functools
+import math
+import numpy as np
+import os
+from PIL import Image, ImageDraw, ImageFont
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from dcpg.config.build import make_levels
+from dcpg.core import evaluation
+from dcpg.envs.base import Array
+from dcpg.envs.procgen import Procgen
+from dcpg.errors import BadInput, StorageFailed
+from dcpg.runs.agent import Agent
+from fractions import Fraction
+from pathlib import Path
+
+
+FPS = 15  # Procgen's own
+
+
+MAX_FRAMES = 1000
+
+
+END = FPS  # frames for which the last picture stands
+
+
+GIF_WIDTH = 480  # pixels at most: a GIF compresses badly
+
+
+GIF_COLOURS = 64
+
+
+GIF_FRAMES = 300  # at most: a longer GIF has every second frame, every fourth, ...
+
+
+GIF_DELAY = 70  # milliseconds; a GIF counts in tens, and 1/15 s is 67
+
+
+# what Procgen's 15 actions press
+ACTIONS = (
+    "left-down", "left", "left-up", "down", "no-op", "up", "right-down", "right", "right-up",
+    "D", "A", "W", "S", "Q", "E",
+)  # fmt: skip
+
+
+# lengths in pixels of a tile at half size; a single level is shown at twice these
+GAME, PANEL, MARGIN = 256, 172, 8
+
+
+SECOND = 92  # where the panel's second column begins
+
+
+GAP = 4  # between two tiles; even, as H.264 wants
+
+
+ROW = 10  # height of an action's row
+
+
+CURVE = (48, 92)  # top and bottom of the value's curve
+
+
+BARS = 101  # top of the first action's row
+
+
+BAR_LEFT, BAR_RIGHT = 60, 140  # where a bar of probability 0 and one of probability 1 end
+
+
+CURVE_STEPS = 50  # steps that the curve has room for before it is squeezed
+
+
+Colour = tuple[int, int, int]
+
+
+BACKGROUND: Colour = (22, 24, 29)
+
+
+FIELD: Colour = (36, 39, 46)
+
+
+BETWEEN: Colour = (70, 74, 82)
+
+
+DIM: Colour = (150, 155, 165)
+
+
+BRIGHT: Colour = (238, 240, 244)
+
+
+BAR: Colour = (72, 128, 200)
+
+
+TAKEN: Colour = (255, 176, 60)
+
+
+VALUE: Colour = (96, 208, 160)
+
+
+def record(agent: Agent, levels: Sequence[int], out: Path) -> evaluation.Episodes:
+    """One episode on each level, side by side, as a video (.mp4 or .gif by the file's ending); what was played."""
+    check_target(out)
+    env = make_levels(agent.config, levels, render=True)
+    assert isinstance(env, Procgen)
+    scale = 2 if len(levels) == 1 else 1
+    tiles = [Tile(level, scale) for level in levels]
+    for tile, picture in zip(tiles, env.high_resolution(), strict=True):
+        tile.look(picture)
+
+    with writing(out, tiled([tile.image for tile in tiles]).size) as add:
+
+        def watch(turn: evaluation.Turn) -> None:
+            probabilities = turn.log_policy.exp().tolist()
+            playing = [tiles[i] for i in np.flatnonzero(turn.playing)]
+            actions = turn.actions[turn.playing].tolist()
+            for tile, p, value, action in zip(playing, probabilities, turn.values.tolist(), actions, strict=True):
+                tile.think(p, value, action)
+            add(tiled([tile.image for tile in tiles]))
+            pictures = env.high_resolution()
+            for i in np.flatnonzero(turn.playing):
+                tiles[i].total += float(turn.step.rewards[i])
+                if turn.step.dones[i]:  # the picture is of the next episode already
+                    tiles[i].finish("return")
+                else:
+                    tiles[i].look(pictures[i])
+
+        protocol = replace(evaluation.Protocol.of(agent.config), max_steps=MAX_FRAMES)
+        key = (agent.config.seed, "video", f"levels-{levels[0]}", agent.k)
+        try:
+            episodes = evaluation.play(env, agent.actor, agent.normaliser, protocol, key, watch=watch)
+        finally:
+            env.close()
+        for tile in tiles:
+            if not tile.finished:
+                tile.finish("return so far")
+        last = tiled([tile.image for tile in tiles])
+        for _ in range(END):
+            add(last)
+    return episodes
+
+
+@dataclass
+class Tile:
+    """One level: the game's picture, and a panel with what the agent thinks of it."""
+
+    level: int
+    scale: int  # 1 or 2
+    total: float = 0.0  # the return so far
+    finished: bool = False
+    values: list[float] = field(default_factory=list)  # V of every state so far
+    image: Image.Image = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.image = Image.new("RGB", ((GAME + PANEL) * self.scale, GAME * self.scale), BACKGROUND)
+
+    def look(self, picture: Array) -> None:
+        """Show the game as it stands, uint8 [512, 512, 3]."""
+        shown = Image.fromarray(picture)
+        self.image.paste(shown if self.scale == 2 else shown.reduce(2), (0, 0))
+
+    def think(self, probabilities: Sequence[float], value: float, action: int) -> None:
+        """Show the state's value, the policy there and the action that was taken."""
+        self.values.append(value)
+        pen = Pen(self.image, self.scale, GAME)
+        pen.box(0, 0, PANEL, GAME, BACKGROUND)
+        left, right = MARGIN, PANEL - MARGIN
+        pen.text(left, 6, f"level {self.level}", 11, BRIGHT)
+        pen.text(right, 6, f"step {len(self.values) - 1}", 11, BRIGHT, "ra")
+        self._total(pen)
+        pen.text(SECOND, 26, "V(s)", 10, VALUE)
+        pen.text(right, 24, f"{value:.2f}", 12, VALUE, "ra")
+        self._curve(pen)
+        for row, (name, p) in enumerate(zip(ACTIONS, probabilities, strict=True)):
+            top, bottom = BARS + row * ROW, BARS + (row + 1) * ROW
+            words, bar = (TAKEN, TAKEN) if row == action else (DIM, BAR)
+            pen.text(BAR_LEFT - 4, top, name, 9, words, "ra")
+            pen.box(BAR_LEFT, top + 2, BAR_RIGHT, bottom - 1, FIELD)
+            pen.box(BAR_LEFT, top + 2, BAR_LEFT + p * (BAR_RIGHT - BAR_LEFT), bottom - 1, bar)
+            pen.text(right, top, f"{100 * p:.0f}%", 9, words, "ra")
+
+    def _total(self, pen: Pen) -> None:
+        """The return so far."""
+        pen.box(MARGIN, 22, SECOND - 10, 42, BACKGROUND)
+        pen.text(MARGIN, 26, "return", 10, DIM)
+        pen.text(SECOND - 10, 24, f"{self.total:.4g}", 12, BRIGHT, "ra")
+
+    def _curve(self, pen: Pen) -> None:
+        """V over the episode, between its lowest and its highest so far."""
+        top, bottom = CURVE
+        left, right = MARGIN, PANEL - MARGIN
+        pen.box(left, top, right, bottom, FIELD)
+        low, high = min(self.values), max(self.values)
+        if high - low < 0.1:  # noise must not look like a mountain
+            low, high = (low + high) / 2 - 0.05, (low + high) / 2 + 0.05
+        start = left + 22  # the scale stands before the curve
+        across = (right - start - 4) / max(CURVE_STEPS, len(self.values) - 1)
+        down = (bottom - top - 6) / (high - low)
+        pen.text(left + 2, top + 1, f"{high:.3g}", 8, DIM)
+        pen.text(left + 2, bottom - 2, f"{low:.3g}", 8, DIM, "ls")
+        pen.line([(start + t * across, top + 3 + (high - v) * down) for t, v in enumerate(self.values)], VALUE)
+
+    def finish(self, words: str) -> None:
+        """Go dark; the final return stays."""
+        self.finished = True
+        self._total(Pen(self.image, self.scale, GAME))
+        self.image = Image.blend(self.image, Image.new("RGB", self.image.size), 0.7)
+        pen = Pen(self.image, self.scale, 0)
+        pen.text(GAME / 2, GAME / 2 - 22, words, 13, BRIGHT, "mm")
+        pen.text(GAME / 2, GAME / 2 + 4, f"{self.total:.4g}", 30, BRIGHT, "mm")
+
+
+@dataclass(frozen=True)
+class Pen:
+    """Draws on a picture in the lengths of a tile at half size, to the right of `left`."""
+
+    image: Image.Image
+    scale: int
+    left: int
+
+    def box(self, x0: float, y0: float, x1: float, y1: float, colour: Colour) -> None:
+        """A filled rectangle, its right and lower ends not included."""
+        a, b = self._at(x0, y0), self._at(x1, y1)
+        if b[0] - a[0] >= 1:
+            ImageDraw.Draw(self.image).rectangle((round(a[0]), round(a[1]), round(b[0]) - 1, round(b[1]) - 1), colour)
+
+    def text(self, x: float, y: float, words: str, size: int, colour: Colour, anchor: str = "la") -> None:
+        """Words at a place; `anchor` as Pillow has it."""
+        ImageDraw.Draw(self.image).text(self._at(x, y), words, colour, font(size * self.scale), anchor)
+
+    def line(self, points: Sequence[tuple[float, float]], colour: Colour) -> None:
+        """A line through points; a point alone is a dot."""
+        draw, places = ImageDraw.Draw(self.image), [self._at(*p) for p in points]
+        draw.line(places, colour, self.scale, "curve")
+        draw.circle(places[-1], 1.5 * self.scale, colour)
+
+    def _at(self, x: float, y: float) -> tuple[float, float]:
+        return (self.left + x) * self.scale, y * self.scale
+
+
+@functools.cache
+def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    """Pillow's own font."""
+    return ImageFont.load_default(size)
+
+
+def tiled(tiles: Sequence[Image.Image]) -> Image.Image:
+    """Pictures of one size as one: a grid with as many columns as rows, or one more."""
+    columns = math.ceil(math.sqrt(len(tiles)))
+    rows = math.ceil(len(tiles) / columns)
+    w, h = tiles[0].size
+    picture = Image.new("RGB", (columns * (w + GAP) - GAP, rows * (h + GAP) - GAP), BETWEEN)
+    for i, tile in enumerate(tiles):
+        row, column = divmod(i, columns)
+        picture.paste(tile, (column * (w + GAP), row * (h + GAP)))
+    return picture
+
+
+def check_target(out: Path) -> None:
+    """Refuse a file that a video cannot be written to, before anything is played."""
+    if out.suffix not in (".mp4", ".gif"):
+        raise BadInput(f"A video ends in .mp4 or .gif; got {out.name!r}.")
+    if not out.parent.is_dir():
+        raise BadInput(f"There is no folder {out.parent} to write {out.name} into.")
+
+
+@contextmanager
+def writing(out: Path, size: tuple[int, int]) -> Iterator[Callable[[Image.Image], None]]:
+    """A function that adds a frame to a video, which is under its name only when it is whole."""
+    temporary = out.with_name(f".tmp-{out.name}")
+    kind = _mp4 if out.suffix == ".mp4" else _gif
+    try:
+        with kind(temporary, size) as add:
+            yield add
+        os.replace(temporary, out)
+    except (OSError, av.FFmpegError) as error:
+        raise StorageFailed(f"{out} cannot be written ({error.strerror or error}).") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _mp4(path: Path, size: tuple[int, int]) -> Iterator[Callable[[Image.Image], None]]:
+    """H.264; each frame goes to the encoder at once."""
+    with av.open(str(path), "w", options={"movflags": "faststart"}) as container:  # a page can play it as it loads
+        stream = container.add_stream("libx264", rate=Fraction(FPS), options={"crf": "21"})
+        stream.width, stream.height = size
+        stream.pix_fmt = "yuv420p"
+
+        def add(picture: Image.Image) -> None:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.asarray(picture), format="rgb24")))
+
+        yield add
+        container.mux(stream.encode())
+
+
+@contextmanager
+def _gif(path: Path, size: tuple[int, int]) -> Iterator[Callable[[Image.Image], None]]:
+    """A small one, each frame with the palette that suits it."""
+    frames: list[Image.Image] = []
+    width = min(GIF_WIDTH, size[0])
+    small = width, round(size[1] * width / size[0])
+    given, every = 0, 1
+
+    def add(picture: Image.Image) -> None:
+        nonlocal given, every
+        if given % every == 0:
+            shrunk = picture.resize(small, Image.Resampling.LANCZOS)
+            # the octree keeps rare colours, such as the taken action's, where the median cut drops them
+            frames.append(shrunk.quantize(GIF_COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE))
+        given += 1
+        if len(frames) > GIF_FRAMES:
+            del frames[1::2]
+            every *= 2
+
+    yield add
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=GIF_DELAY * every, loop=0)

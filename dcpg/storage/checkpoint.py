@@ -1,0 +1,250 @@
+"""Checkpoints that are complete or absent, checked by hash, and made of safetensors, JSON and raw bytes alone.
+
+    checkpoints/000000016384-.../   one checkpoint: its own files and a manifest
+    checkpoints/shared/             files that several checkpoints name: rollouts, pi_old's outputs; each written once
+
+The newest valid one is found by scanning, never by a pointer.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dcpg.errors import NoValidCheckpoint
+from dcpg.ranks import ALONE, Ranks
+from dcpg.storage.files import dump, fsync_dir, write_atomic, write_durable
+
+SCHEMA = 1
+
+
+NAME = re.compile(r"[0-9]{12}[a-z0-9.-]*")
+
+
+FILE = re.compile(r"(shared/)?[a-z0-9][a-z0-9._-]*")
+
+
+RANK = re.compile(r"\.rank([0-9]+)(?:\.|$)")
+
+
+MAX_MANIFEST = 2**22
+
+
+MAX_FILE = 2**33
+
+
+class Damaged(Exception):
+    """A checkpoint that cannot be trusted, and why."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A verified checkpoint."""
+
+    name: str
+    meta: dict[str, Any]
+    files: dict[str, bytes]
+
+
+class CheckpointStore:
+    """The checkpoints of one run."""
+
+    def __init__(self, root: Path, kept: int = 2, ranks: Ranks = ALONE) -> None:
+        self.root, self.shared, self.kept, self.ranks = root, root / "shared", kept, ranks
+        self._known: dict[str, dict[str, Any]] = {}  # shared files that are on the disk as they should be
+
+    # -- writing
+
+    def save(
+        self, name: str, own: Mapping[str, bytes], shared: Mapping[str, Callable[[], bytes]], meta: Mapping[str, Any]
+    ) -> Path:
+        """Write a checkpoint; it appears under its name only when all of it, of all ranks, is on the disk."""
+        final, temporary = self.root / name, self.root / f".tmp-{name}"
+        if all(self.ranks.together(lambda: final.exists() and self._refusal(final) is None)):
+            return final  # the same place of the same run: it says the same
+        try:
+            self.ranks.first_does(lambda: self._begin(final, temporary))
+            parts = self.ranks.together(lambda: self._write(temporary, own, shared))
+            files = {key: digest for part in parts for key, digest in part.items()}
+            self.ranks.first_does(lambda: self._publish(temporary, final, {"schema": SCHEMA, **meta, "files": files}))
+            damage = [why for why in self.ranks.together(lambda: self._refusal(final, shared=False)) if why]
+            self.ranks.first_does(lambda: self._settle(final, damage))
+        finally:
+            if self.ranks.first:
+                shutil.rmtree(temporary, ignore_errors=True)
+        return final
+
+    def _begin(self, final: Path, temporary: Path) -> None:
+        if final.exists():
+            self._set_aside(final.name)
+        self.shared.mkdir(exist_ok=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+
+    def _write(
+        self, temporary: Path, own: Mapping[str, bytes], shared: Mapping[str, Callable[[], bytes]]
+    ) -> dict[str, dict[str, Any]]:
+        """This rank's files; returns what the manifest says of them."""
+        for key, make in shared.items():
+            if key not in self._known:
+                data = make()
+                write_atomic(self.shared / key, data)
+                self._known[key] = _digest(data)
+        for key, data in own.items():
+            write_durable(temporary / key, data)
+        files = {key: _digest(data) for key, data in own.items()}
+        return files | {f"shared/{key}": self._known[key] for key in shared}
+
+    def _publish(self, temporary: Path, final: Path, manifest: Mapping[str, Any]) -> None:
+        write_durable(temporary / "manifest.json", dump(manifest, indent=1))
+        fsync_dir(temporary)
+        os.replace(temporary, final)
+        fsync_dir(self.root)
+
+    def _settle(self, final: Path, damage: list[str]) -> None:
+        """It is verified before anything older goes."""
+        if damage:
+            self._set_aside(final.name)
+            raise OSError(errno.EIO, f"{final.name} does not read back as it was written: {damage[0]}")
+        self.prune()
+
+    def _set_aside(self, name: str) -> None:
+        shutil.rmtree(self.root / f"damaged-{name}", ignore_errors=True)
+        os.replace(self.root / name, self.root / f"damaged-{name}")
+
+    def prune(self) -> None:
+        """Keep the newest ones, the last at a phase's end, and what they share."""
+        found = self.names()
+        keep = set(found[-self.kept :])
+        phase_ends = [name for name in found if self._manifest(name).get("phase_end")]
+        keep |= set(phase_ends[-1:])
+        for name in found:
+            if name not in keep:
+                shutil.rmtree(self.root / name, ignore_errors=True)
+        named = {f for name in self.names() for f in self._manifest(name).get("files", {})}
+        if self.shared.exists():
+            for path in self.shared.iterdir():
+                if f"shared/{path.name}" not in named:
+                    path.unlink(missing_ok=True)
+                    self._known.pop(path.name, None)
+        if len(keep) >= self.kept:
+            for path in self.root.glob("damaged-*"):
+                shutil.rmtree(path, ignore_errors=True)
+
+    # -- reading
+
+    def names(self) -> list[str]:
+        """All checkpoints, oldest first. Temporary and stray entries are not among them."""
+        if not self.root.is_dir():
+            return []
+        return sorted(p.name for p in self.root.iterdir() if NAME.fullmatch(p.name) and p.is_dir())
+
+    def _manifest(self, name: str) -> dict[str, Any]:
+        try:
+            return _read_manifest(self.root / name)
+        except Damaged:
+            return {}
+
+    def load(self, path: Path, shared: bool = True) -> Checkpoint:
+        """Read and verify one checkpoint, with or without the files it shares with others."""
+        checkpoint = self._read(path, shared)
+        for key in checkpoint.files:
+            if key.startswith("shared/"):
+                self._known[key.removeprefix("shared/")] = dict(checkpoint.meta["files"][key])
+        return checkpoint
+
+    def _read(self, path: Path, shared: bool) -> Checkpoint:
+        """The files of a checkpoint: sizes are checked first, then every hash."""
+        manifest = _read_manifest(path)
+        contents: dict[str, bytes] = {}
+        for key, entry in manifest["files"].items():
+            if (key.startswith("shared/") and not shared) or self._of_another(key):
+                continue
+            where = (self.root if key.startswith("shared/") else path) / key
+            try:
+                size, digest = int(entry["size"]), str(entry["sha256"])
+                actual = where.stat().st_size
+                if actual != size or size > MAX_FILE or where.is_symlink():
+                    raise Damaged(f"{key} has {actual} bytes instead of {size}")
+                data = where.read_bytes()
+            except (OSError, KeyError, TypeError, ValueError) as error:
+                raise Damaged(f"{key} cannot be read ({error})") from None
+            if hashlib.sha256(data).hexdigest() != digest:
+                raise Damaged(f"{key} does not have the hash that the manifest names")
+            contents[key] = data
+        return Checkpoint(path.name, manifest, contents)
+
+    def _of_another(self, key: str) -> bool:
+        """Whether a file is another rank's own, which that rank verifies."""
+        found = RANK.search(key)
+        return found is not None and int(found[1]) != self.ranks.rank
+
+    def newest_valid(self, accept: Callable[[Checkpoint], None], warn: Callable[[str], None]) -> None:
+        """Give `accept` the newest checkpoint that verifies on every rank; what it refuses (Damaged) is passed over."""
+        bad: list[str] = []
+        for name in reversed(self.ranks.first_does(self.names)):
+            reasons = [why for why in self.ranks.together(partial(self._refusal, self.root / name, accept)) if why]
+            if reasons:
+                bad.append(f"{name}: {reasons[0]}")
+                self._known.clear()  # what it shares may have to be made again
+                continue
+            self.ranks.first_does(lambda: self._put_in_order(bad, warn))
+            return
+        raise NoValidCheckpoint(
+            f"No valid checkpoint in {self.root} ({'; '.join(bad) or 'there is none'}). Nothing was changed; restore "
+            "the directory from a copy, or start a new run with another --out."
+        )
+
+    def _refusal(
+        self, path: Path, accept: Callable[[Checkpoint], None] = lambda checkpoint: None, shared: bool = True
+    ) -> str | None:
+        """Why this rank cannot take a checkpoint, if it cannot: its files, or what `accept` says of them."""
+        try:
+            accept(self.load(path, shared))
+        except Damaged as error:
+            return str(error)
+        return None
+
+    def _put_in_order(self, bad: list[str], warn: Callable[[str], None]) -> None:
+        for line in bad:
+            warn(f"Damaged checkpoint set aside, {line}.")
+            self._set_aside(line.split(":")[0])
+        self._clean()
+
+    def _clean(self) -> None:
+        for path in [*self.root.glob(".tmp-*"), *self.shared.glob(".tmp-*")]:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    where = path / "manifest.json"
+    try:
+        if where.stat().st_size > MAX_MANIFEST:
+            raise Damaged("its manifest is too large")
+        manifest = json.loads(where.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise Damaged(f"its manifest cannot be read ({error})") from None
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+        raise Damaged("its manifest is not one")
+    if manifest.get("schema") != SCHEMA:
+        raise Damaged(f"it has schema {manifest.get('schema')!r}; this program reads schema {SCHEMA}")
+    for key in manifest["files"]:
+        if not FILE.fullmatch(key) or ".." in key:
+            raise Damaged(f"its manifest names {key!r}, which is not a checkpoint's file")
+    return manifest
+
+
+def _digest(data: bytes) -> dict[str, Any]:
+    return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}

@@ -1,0 +1,125 @@
+"""One trainer per run directory."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from dcpg.errors import BadInput, InUse
+from dcpg.storage.files import dump
+
+RECORD = 512  # bytes of a lock file
+
+
+FOREIGN_PATIENCE = 60.0  # seconds that another host's heartbeat must stand still before its lock is taken over
+
+
+class Lock:
+    """One trainer a run directory.
+
+    On one host the kernel's file lock decides, and frees itself when its holder dies. For a holder on another host, or
+    where the storage has no such locks, the counter in the file decides: it must stand still for a minute of our own
+    clock before we take over.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.counter = path, 0
+        self._file: IO[bytes] | None = None
+
+    def acquire(self) -> None:
+        """Take the lock or refuse, naming who holds it."""
+        try:  # a link is not followed: it could name any file
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        except OSError as error:
+            raise BadInput(f"{self.path} cannot be written to ({error.strerror}).") from None
+        file, decided = os.fdopen(fd, "r+b", buffering=0), True
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = self._read()
+            file.close()
+            raise InUse(
+                f"{self.path.parent} is in use by process {holder.get('pid', '?')} on {holder.get('host', '?')}; "
+                "wait for it or stop it."
+            ) from None
+        except OSError:  # this storage has no locks
+            decided = False
+        if not self._is_there(file):  # the one before us removed the file just now
+            file.close()
+            self.acquire()
+            return
+        holder = self._read()
+        if holder and (holder.get("host") != socket.gethostname() or not decided) and self._moves(holder):
+            file.close()
+            raise InUse(
+                f"{self.path.parent} is in use by process {holder.get('pid')} on {holder.get('host')}, which is alive."
+            )
+        self._file = file
+        self._write()
+        with contextlib.suppress(OSError):
+            os.ftruncate(fd, RECORD)  # whatever stood there before
+
+    def _is_there(self, file: IO[bytes]) -> bool:
+        try:
+            return os.stat(self.path).st_ino == os.fstat(file.fileno()).st_ino
+        except OSError:
+            return False
+
+    def _moves(self, before: dict[str, Any]) -> bool:
+        end = time.monotonic() + FOREIGN_PATIENCE
+        while time.monotonic() < end:
+            time.sleep(0.5)
+            now = self._read()
+            if now and now != before:  # an empty file is one that is being written
+                return True
+        return False
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self.path.read_bytes())
+            return found if isinstance(found, dict) else {}
+        except (OSError, ValueError):
+            return {}
+
+    def beat(self) -> bool:
+        """Show that the holder lives; False if another process has taken over meanwhile, thinking that it did not."""
+        if self._file is None:
+            return True
+        if self._is_anothers():
+            return False
+        self._write()
+        return True
+
+    def _is_anothers(self) -> bool:
+        now = self._read()
+        return bool(now) and (now.get("host"), now.get("pid")) != (socket.gethostname(), os.getpid())
+
+    def _write(self) -> None:
+        """One record of fixed length over the last one: on shared storage nobody must see an empty file."""
+        assert self._file is not None
+        self.counter += 1
+        text = {"host": socket.gethostname(), "pid": os.getpid(), "started": _started(), "beat": self.counter}
+        with contextlib.suppress(OSError):  # a full disk must not end the run here
+            os.pwrite(self._file.fileno(), dump(text)[:-1].ljust(RECORD - 1) + b"\n", 0)
+            os.fdatasync(self._file.fileno())
+
+    def release(self) -> None:
+        """Give the directory free."""
+        if self._file is not None:
+            if self._is_there(self._file) and not self._is_anothers():
+                self.path.unlink(missing_ok=True)
+            self._file.close()
+            self._file = None
+
+
+_START = time.time()
+
+
+def _started() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(_START))

@@ -1,0 +1,104 @@
+"""A run's directory: its paths, its rows and its summary."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from dcpg.errors import BadInput, StorageFailed
+from dcpg.storage.files import dump, read_regular, write_atomic
+from dcpg.storage.lock import Lock
+from dcpg.storage.rows import Rows
+
+MOST_CONFIGURATION = 16_000_000  # bytes: a list of all levels that a run may have
+
+
+class RunDirectory:
+    """The paths of a run, and its rows. Of several processes one writes; the others count what it writes."""
+
+    def __init__(self, path: Path, writes: bool = True) -> None:
+        self.path, self.writes = path, writes
+        self.config = path / "config.json"
+        self.summary = path / "summary.json"
+        self.checkpoints = path / "checkpoints"
+        self.milestones = path / "milestones"
+        self.tensorboard = path / "tb"
+        self.metrics = Rows(path / "metrics.jsonl", writes)
+        self.evaluations = Rows(path / "eval.jsonl", writes)
+        self.timing = Rows(path / "timing.jsonl", writes)
+        self.lock = Lock(path / "lock")
+        self._made = self._created = False
+
+    def prepare(self) -> None:
+        """The folder itself, so that it can be locked."""
+        try:
+            if self.path.exists() and not self.path.is_dir():
+                raise BadInput(f"{self.path} is a file; choose another --out.")
+            self._made = not self.path.exists()
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"{self.path} cannot be written to ({error.strerror}); choose another --out.") from None
+
+    def create(self) -> None:
+        """A new run's directory, which is locked already; one that holds a run is refused."""
+        if self.config.exists() or any(p.name[:12] != "0" * 12 for p in self._checkpointed()):
+            raise BadInput(
+                f"{self.path} holds a run already; go on with `dcpg resume {self.path}` or choose another --out."
+            )
+        for rows in (self.metrics, self.evaluations, self.timing):
+            if rows.path.exists():
+                raise BadInput(f"{rows.path} is there already, of a run or of something else; choose another --out.")
+        try:
+            # config.json is written last: a run that was killed before that has not begun
+            shutil.rmtree(self.checkpoints, ignore_errors=True)
+            self.checkpoints.mkdir()
+        except OSError as error:
+            raise BadInput(f"{self.path} cannot be written to ({error.strerror}); choose another --out.") from None
+        self._created = True
+
+    def _checkpointed(self) -> list[Path]:
+        return [p for p in self.checkpoints.iterdir() if p.name[0].isdigit()] if self.checkpoints.is_dir() else []
+
+    def undo(self) -> None:
+        """The run was refused before it began: leave nothing of it behind, and everything else alone."""
+        if self._created:
+            shutil.rmtree(self.checkpoints, ignore_errors=True)
+        if self._made and not [p for p in self.path.iterdir() if p != self.lock.path]:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def sync_rows(self) -> None:
+        """Every row that decides something on the disk, or an error."""
+        self.metrics.sync()
+        self.evaluations.sync()
+
+    def read_config(self) -> dict[str, Any]:
+        """The configuration as it was written down."""
+        try:
+            found = self.path.is_dir()
+        except OSError:
+            found = False
+        if not found:
+            raise BadInput(f"There is no run at {self.path}.")
+        for part in (self.checkpoints, self.checkpoints / "shared", self.lock.path):
+            if part.is_symlink():
+                raise BadInput(f"{part} is a link; a run's files must be in its own directory.")
+        try:
+            plain = json.loads(read_regular(self.config, MOST_CONFIGURATION))
+        except FileNotFoundError:
+            raise BadInput(f"{self.path} holds no run: config.json is missing.") from None
+        except (OSError, ValueError) as error:
+            raise BadInput(f"{self.config} cannot be read ({error}).") from None
+        if not isinstance(plain, dict):
+            raise BadInput(f"{self.config} is not a run's configuration.")
+        return plain
+
+    def write_json(self, path: Path, value: Any) -> None:
+        """A small file, atomically."""
+        if not self.writes:
+            return
+        try:
+            write_atomic(path, dump(value, indent=2))
+        except OSError as error:
+            raise StorageFailed(f"{path} cannot be written ({error}).") from None

@@ -1,0 +1,70 @@
+"""What is installed, what is missing, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from importlib.metadata import PackageNotFoundError, version
+
+NEEDED = (
+    "torch", "numpy", "gymnasium", "procgen-mirror", "typer", "rich", "tensorboard", "safetensors", "zstandard",
+    "matplotlib", "av", "pillow", "psutil", "plotly",
+)  # fmt: skip
+
+
+OPTIONAL = {
+    "wandb": "pip install 'dcpg[wandb]'   (logging to Weights & Biases)",
+    "ray": "pip install 'dcpg[ray]'   (sweeps on a Ray cluster)",
+}
+
+
+def checks() -> list[tuple[str, bool, str]]:
+    """(what, whether it is well, what was found or what to do)."""
+    rows = [
+        ("python", (3, 11) <= tuple(map(int, platform.python_version_tuple()[:2])) < (3, 13), platform.python_version())
+    ]
+    for name in NEEDED:
+        try:
+            rows.append((name, True, version(name)))
+        except PackageNotFoundError:
+            rows.append((name, False, f"missing: pip install {name}"))
+    for name, advice in OPTIONAL.items():
+        try:
+            rows.append((name, True, version(name)))
+        except PackageNotFoundError:
+            rows.append((name, True, f"not installed, optional: {advice}"))
+    if all(well for _, well, _ in rows):
+        rows += [_procgen(), _device()]
+    free = shutil.disk_usage(".").free / 1e9
+    rows.append(
+        ("disk", free > 1, f"{free:.0f} GB free here" + ("" if free > 1 else ": make room, a run needs up to 1 GB"))
+    )
+    rows.append(("cores", True, str(os.cpu_count())))
+    return rows
+
+
+def _procgen() -> tuple[str, bool, str]:
+    try:
+        import numpy as np
+
+        from dcpg.envs.procgen import Procgen
+
+        env = Procgen(2, "coinrun", seed=0)
+        env.step(np.zeros(2, np.int64))
+        env.close()
+        return "procgen runs", True, "two environments made a step"
+    except Exception as error:
+        return (
+            "procgen runs",
+            False,
+            f"{type(error).__name__}: {error}; try: pip install --force-reinstall procgen-mirror==0.10.7",
+        )
+
+
+def _device() -> tuple[str, bool, str]:
+    import torch
+
+    if torch.cuda.is_available():
+        return "device", True, f"cuda: {torch.cuda.get_device_name(0)} (use --device cuda)"
+    return "device", True, f"cpu, {torch.get_num_threads()} threads"

@@ -1,0 +1,1 @@
+"""A run while it trains: starting, saving, stopping, resuming and logging."""

@@ -1,0 +1,124 @@
+"""TensorBoard always, Weights & Biases if asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dcpg.config.schema import Config
+from dcpg.errors import BadInput
+from dcpg.storage.rundir import RunDirectory
+
+
+class EventFile:
+    """TensorBoard's file, written at once: its own writer has a thread, whose errors nobody could catch."""
+
+    def __init__(self, folder: Path, purge: int | None) -> None:
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+        folder.mkdir(exist_ok=True)
+        name = f"events.out.tfevents.{time.time_ns() // 1000:018d}.{os.getpid()}"
+        self._records = RecordWriter(open(folder / name, "xb", buffering=0))  # noqa: SIM115
+        self._write(file_version="brain.Event:2")
+        if purge is not None:  # what was written for this step and later is about to come again
+            self._write(step=purge, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
+
+    def _write(self, **fields: Any) -> None:
+        self._records.write(self._event(wall_time=time.time(), **fields).SerializeToString())
+
+    def scalars(self, numbers: dict[str, float], steps: int) -> None:
+        """Numbers at a step."""
+        values = [self._summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
+        self._write(step=steps, summary=self._summary(value=values))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._records.close()
+
+
+class Logs:
+    """What the rows say, for people who look at curves."""
+
+    def __init__(self, config: Config, directory: RunDirectory, warn: Callable[[str], None]) -> None:
+        self.config, self.directory, self.warn = config, directory, warn
+        self._refused = False
+        self._purge: int | None = None
+        self._again: list[dict[str, float]] = []  # what stands at the purged step and was kept
+        self._writer: EventFile | None = None
+        self._wandb: Any = None
+        if config.wandb and directory.writes:
+            try:
+                import wandb
+            except ModuleNotFoundError:
+                raise BadInput(
+                    "wandb is not installed; run: pip install 'dcpg[wandb]', or leave wandb=true out."
+                ) from None
+            self._wandb = wandb.init(
+                project="dcpg",
+                name=directory.path.name,
+                config=config.to_json(),
+                dir=str(directory.path),
+                id=f"{config.fingerprint()[:12]}-{config.seed}",
+                resume="allow",
+            )
+
+    def purge(self, steps: int, rows: list[dict[str, Any]], evaluations: list[dict[str, Any]]) -> None:
+        """A resumed run: what stands at `steps` and later goes; of it, what was kept is written again."""
+        self._purge = steps
+        self._again = [_of_row(row) for row in rows[-1:]]
+        self._again += [_of_evaluation(row) for row in evaluations[-1:] if row["steps"] == steps]
+
+    def row(self, row: dict[str, Any], steps_per_s: float) -> None:
+        """A rollout's numbers."""
+        self._add({**_of_row(row), "training/steps_per_s": steps_per_s}, row["steps"])
+
+    def evaluation(self, row: dict[str, Any]) -> None:
+        """An evaluation's numbers."""
+        self._add(_of_evaluation(row), row["steps"])
+
+    def _add(self, numbers: dict[str, float], steps: int) -> None:
+        if not self.directory.writes:
+            return
+        try:
+            self._write(numbers, steps)
+        except OSError as error:  # curves for people; the rows are in metrics.jsonl and eval.jsonl all the same
+            if not self._refused:
+                self.warn(f"TensorBoard's file could not be written ({error}); the run goes on without it.")
+            self._refused = True
+
+    def _write(self, numbers: dict[str, float], steps: int) -> None:
+        if self._wandb is not None:
+            self._wandb.log(numbers, step=steps)
+        if self._refused:
+            return
+        if self._writer is None:
+            self._writer = EventFile(self.directory.tensorboard, self._purge)
+            for before in self._again:
+                self._writer.scalars(before, self._purge or 0)
+        self._writer.scalars(numbers, steps)
+
+    def close(self) -> None:
+        """Write out what is buffered."""
+        if self._writer is not None:
+            with contextlib.suppress(OSError):
+                self._writer.close()
+            self._writer = None
+        if self._wandb is not None:
+            self._wandb.finish()
+
+
+def _of_row(row: dict[str, Any]) -> dict[str, float]:
+    numbers = {k: v for k, v in row.items() if isinstance(v, (int, float)) and k not in ("rollout", "steps")}
+    if row["episode_returns"]:
+        numbers["episode_return"] = sum(row["episode_returns"]) / len(row["episode_returns"])
+    return {f"training/{k}": v for k, v in numbers.items()}
+
+
+def _of_evaluation(row: dict[str, Any]) -> dict[str, float]:
+    return {f"evaluation/{k}": v for k, v in row.items() if isinstance(v, float)}

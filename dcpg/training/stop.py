@@ -1,0 +1,96 @@
+"""What stops a run: signals that ask for it, and a watchdog for environments that hang."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from dcpg.errors import EnvironmentHung, InUse
+from dcpg.storage.lock import Lock
+
+NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+
+
+class StopSignals:
+    """While entered, a signal is only noted, for the loop to read between steps; a second SIGINT ends at once."""
+
+    def __init__(self) -> None:
+        self.asked: str | None = None  # the signal that asked for a stop
+        self._interrupted = False
+        self._before: list[Any] = []
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._before = [signal.signal(number, self._note) for number in NUMBERS]
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in zip(NUMBERS, self._before, strict=False):
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and self._interrupted:
+            os._exit(130)
+        self._interrupted |= number == signal.SIGINT
+        self.asked = signal.Signals(number).name
+
+
+class Watchdog:
+    """Holds a lock's heartbeat, and watches what may hang."""
+
+    def __init__(self, lock: Lock, timeout: float) -> None:
+        self.lock, self.timeout = lock, timeout
+        self._watched: str | None = None
+        self._last = time.monotonic()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def alive(self) -> None:
+        """Something happened."""
+        self._last = time.monotonic()
+
+    @contextlib.contextmanager
+    def watching(self, what: str) -> Iterator[None]:
+        """While this lasts, `alive` must be called within the timeout."""
+        self.alive()
+        self._watched = what
+        try:
+            yield
+        finally:
+            self._watched = None
+
+    def _watch(self) -> None:
+        while not self._ended.wait(min(1.0, self.timeout / 4)):
+            if not self.lock.beat():
+                _end(
+                    f"Another process has taken over {self.lock.path.parent}, because this one stood still for a "
+                    "minute; this one ends now.",
+                    InUse.exit_code,
+                )
+            if self._watched and time.monotonic() - self._last > self.timeout:
+                faulthandler.dump_traceback(file=sys.stderr)
+                _end(
+                    f"Nothing came from {self._watched} for {self.timeout:g} seconds (env.timeout); stacks above."
+                    " The last checkpoint stands: resume to try again.",
+                    EnvironmentHung.exit_code,
+                )
+
+
+def _end(why: str, code: int) -> None:
+    """End the process from this thread, whatever the others are held up by."""
+    print(why, file=sys.stderr, flush=True)
+    os._exit(code)

@@ -1,0 +1,147 @@
+"""The weights of a run: from its newest checkpoint, a milestone or an export."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import safetensors
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor, nn
+
+from dcpg.config.schema import Config
+from dcpg.core.rewards import RewardNormaliser
+from dcpg.errors import BadInput, NoValidCheckpoint
+from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged
+from dcpg.storage.rundir import RunDirectory
+
+EXPORT = "export"  # the key of config.json that makes a folder an export, and tells its moment
+
+
+WEIGHTS = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A run's weights at some time, with what an evaluation needs besides."""
+
+    weights: bytes | None  # None: as the seed draws them
+    normaliser: RewardNormaliser
+    steps: int
+    k: int  # the evaluation that belongs to this moment
+    between: bool = True  # between two rollouts, not in the middle of one
+
+
+def find(run: RunDirectory, config: Config, at: int | None = None) -> Moment:
+    """The weights that `load` takes."""
+    if EXPORT in run.read_config():
+        return _exported(run, at)
+    return _newest(run) if at is None else _milestone(run, at) if at else _untrained(run, config)
+
+
+def newest_weights(directory: Path) -> bytes:
+    """The weights of a run's newest valid checkpoint, or of an export."""
+    run = RunDirectory(directory)
+    weights = (_exported(run) if EXPORT in run.read_config() else _newest(run)).weights
+    assert weights is not None
+    return weights
+
+
+def _exported(run: RunDirectory, at: int | None = None) -> Moment:
+    """The one moment of an export; its weights must be those that were exported."""
+    try:
+        about = run.read_config()[EXPORT]
+        weights = (run.path / WEIGHTS).read_bytes()
+        if hashlib.sha256(weights).hexdigest() != about["sha256"]:
+            raise ValueError(f"{WEIGHTS} does not have the hash that config.json names")
+        normaliser = RewardNormaliser.restored(about["normaliser"])
+        steps, k = int(about["steps"]), int(about["evaluation"])
+    except OSError as error:
+        raise NoValidCheckpoint(f"{run.path} is a damaged export ({WEIGHTS}: {error.strerror}).") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise NoValidCheckpoint(f"{run.path} is a damaged export ({error}).") from None
+    if at not in (None, steps):
+        raise BadInput(f"{run.path} is an export, with the weights at {steps} steps alone; leave --at out.")
+    return Moment(weights, normaliser, steps, k)
+
+
+def _newest(run: RunDirectory) -> Moment:
+    store = CheckpointStore(run.checkpoints)
+    reasons = []
+    for name in reversed(store.names()):
+        try:
+            return _moment(store.load(store.root / name, shared=False))
+        except Damaged as error:
+            reasons.append(f"{name}: {error}")
+    raise NoValidCheckpoint(f"No valid checkpoint in {store.root} ({'; '.join(reasons) or 'there is none'}).")
+
+
+def _untrained(run: RunDirectory, config: Config) -> Moment:
+    """Before the first step: the seed alone decides the weights."""
+    if run.read_config().get("init"):
+        raise BadInput(f"{run.path} started from the weights of another run; evaluate that one instead.")
+    return Moment(None, RewardNormaliser.fresh(config.env.num_envs), 0, 0)
+
+
+def _moment(checkpoint: Checkpoint) -> Moment:
+    try:
+        state = json.loads(checkpoint.files["state.json"])
+        k = max(int(state["rows"]["eval"]) - 1, 0)
+        normaliser = RewardNormaliser.restored(state["normaliser"])
+        between = int(state["cursor"]["line"]) == 0
+        return Moment(checkpoint.files["weights.safetensors"], normaliser, int(state["steps"]), k, between)
+    except (KeyError, TypeError, ValueError) as error:
+        raise Damaged(f"it does not hold a run's state ({error})") from None
+
+
+def _milestone(run: RunDirectory, at: int) -> Moment:
+    found = sorted(int(p.stem) for p in run.milestones.glob("*.safetensors") if p.stem.isdigit())
+    if at not in found:
+        newest = _newest(run)
+        if newest.between:
+            found.append(newest.steps)
+        if newest.steps == at and newest.between:
+            return newest
+        have = ", ".join(map(str, [0, *found]))
+        raise BadInput(f"{run.path} has no weights at {at} steps; it has them at {have} (see --set keep_every).")
+    try:
+        state = json.loads((run.milestones / f"{at:012d}.json").read_bytes())
+        normaliser = RewardNormaliser.restored(state["normaliser"])
+        weights = (run.milestones / f"{at:012d}.safetensors").read_bytes()
+        return Moment(weights, normaliser, at, int(state["evaluations"]))
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise NoValidCheckpoint(f"The milestone at {at} steps of {run.path} is damaged ({error}).") from None
+
+
+def weights_file(network: nn.Module) -> bytes:
+    """The network's parameters."""
+    return save_tensors({k: v.detach().cpu().contiguous() for k, v in network.state_dict().items()})
+
+
+def load_weights(network: nn.Module, data: bytes) -> None:
+    """Parameters from a file; names, shapes, dtypes must be the network's, and every value finite."""
+    try:
+        tensors = load_tensors(data)
+    except safetensors.SafetensorError as error:
+        raise Damaged(f"the weights are not a safetensors file ({error})") from None
+    own = network.state_dict()
+    _compare("weights", tensors, own)
+    network.load_state_dict(tensors)
+
+
+def _compare(what: str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    if set(found) != set(expected):
+        odd = sorted(set(found) ^ set(expected))[:3]
+        raise Damaged(f"the {what} are of another network: {', '.join(odd)}")
+    for name, tensor in expected.items():
+        if found[name].shape != tensor.shape or found[name].dtype != tensor.dtype:
+            raise Damaged(
+                f"{name} of the {what} is {tuple(found[name].shape)} {found[name].dtype}, this run has "
+                f"{tuple(tensor.shape)} {tensor.dtype}"
+            )
+        if not found[name].isfinite().all():
+            raise Damaged(f"{name} of the {what} is not finite")

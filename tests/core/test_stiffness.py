@@ -1,0 +1,144 @@
+"""Value stiffness: held to every pair's cosine, to torch.func and to BackPACK."""
+
+from __future__ import annotations
+
+import math
+
+import backpack
+import pytest
+import torch
+import torch.nn.functional as F
+from backpack.extensions import BatchGrad
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dcpg.core.networks import Network
+from dcpg.core.stiffness import Stiffness, parameters_of, stiffness
+from dcpg.seeding import generator
+from tests.small import ACTIONS, declare
+
+
+def network_of(name: str, shape: tuple[int, ...], seed: int = 0) -> Network:
+    method, _ = declare(name)
+    network = Network(method.networks, shape, ACTIONS, (4, 6), 16).initialise(generator(seed, "network"))
+    with torch.no_grad():  # biases away from zero, so that their gradients count
+        for k, p in enumerate(network.parameters()):
+            p.add_(0.1 * torch.randn(p.shape, generator=generator(seed, "noise", k)))
+    return network
+
+
+def states_of(shape: tuple[int, ...], n: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    g = generator(seed, "states")
+    frames = torch.randint(0, 256, (n, *shape), generator=g, dtype=torch.uint8)
+    return frames if len(shape) == 3 else torch.randn(n, *shape, generator=g), torch.randn(n, generator=g)
+
+
+def gradients(network: Network, head: str, frames: torch.Tensor, returns: torch.Tensor) -> torch.Tensor:
+    """Of 1/2 (V - R)^2, a row a state, by one backward pass each."""
+    rows = []
+    for frame, target in zip(frames, returns, strict=True):
+        features = network.get_submodule(network.stands_on[head])(frame[None])
+        value = network.get_submodule(head)(features).squeeze()
+        grads = torch.autograd.grad(0.5 * (value - target) ** 2, list(parameters_of(network, head)))
+        rows.append(torch.cat([g.flatten() for g in grads]).double())
+    return torch.stack(rows)
+
+
+def pairs(rows: torch.Tensor) -> float:
+    """The mean cosine over all pairs, one by one."""
+    n, total = len(rows), 0.0
+    for i in range(n):
+        for j in range(n):
+            if i != j:
+                total += float(rows[i] @ rows[j] / (rows[i].norm() * rows[j].norm()))
+    return total / (n * (n - 1))
+
+
+CASES = [("ppo", "value", (16, 16, 3)), ("ppg", "value", (17, 20, 3)), ("dcpg", "value", (7,))]
+
+
+@pytest.mark.parametrize(("name", "head", "shape"), CASES)
+@settings(max_examples=8, deadline=None)
+@given(n=st.integers(2, 9), seed=st.integers(0, 1000), chunk=st.integers(1, 10))
+def test_stiffness_is_the_mean_over_all_pairs(
+    name: str, head: str, shape: tuple[int, ...], n: int, seed: int, chunk: int
+) -> None:
+    network = network_of(name, shape, seed)
+    frames, returns = states_of(shape, n, seed)
+    found = stiffness(network, head, frames, returns, chunk)
+    rows = gradients(network, head, frames, returns)
+    assert found.states == n
+    assert found.stiffness == pytest.approx(pairs(rows), abs=2e-5)
+    with torch.no_grad():
+        features = network.get_submodule(network.stands_on[head])(frames)
+        signs = torch.sign(network.get_submodule(head)(features).squeeze(1) - returns).double()
+    assert found.sign_free == pytest.approx(pairs(rows * signs[:, None]), abs=2e-5)
+    assert found.sign_agreement == pytest.approx(pairs(signs[:, None]), abs=1e-12)
+
+
+def test_states_without_a_gradient_are_left_out() -> None:
+    """A target that equals the value has no direction; two states with one direction have stiffness 1."""
+    network = network_of("ppo", (7,))
+    frames, _ = states_of((7,), 3)
+    with torch.no_grad():  # one at a time, as the chunks below are: the last bit depends on it
+        value = torch.cat([network.value(network.theta(frame[None])).squeeze(1) for frame in frames])
+    targets = torch.stack([value[0] - 1, value[1] - 1, value[2]])
+    frames[1] = frames[0]
+    targets[1] = targets[0]
+    found = stiffness(network, "value", frames, targets, 1)
+    assert found.states == 2
+    assert found.stiffness == pytest.approx(1, abs=1e-6)
+    assert found.sign_agreement == 1
+    alone = stiffness(network, "value", frames[2:], value[2:], 1)
+    assert alone.states == 0
+    assert math.isnan(alone.stiffness)
+    assert set(found.row()) == {"stiffness", "stiffness_sign_free", "stiffness_sign_agreement", "stiffness_states"}
+    assert isinstance(found, Stiffness)
+
+
+def test_stiffness_equals_torch_funcs() -> None:
+    network = network_of("dcpg", (7,))
+    frames, returns = states_of((7,), 12)
+    value_network = torch.nn.Sequential(network.theta, network.value)
+
+    def loss(parameters: dict[str, torch.Tensor], frame: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        value = torch.func.functional_call(value_network, parameters, frame[None])
+        return 0.5 * (value.squeeze() - target) ** 2
+
+    each = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))
+    grads = each(dict(value_network.named_parameters()), frames, returns)
+    rows = torch.cat([g.detach().flatten(1).double() for g in grads.values()], 1)
+    assert stiffness(network, "value", frames, returns, 5).stiffness == pytest.approx(pairs(rows), abs=1e-6)
+
+
+class Twin(torch.nn.Module):
+    """The value network of modules alone, which BackPACK can follow."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.stacks = torch.nn.ModuleList(network.theta.stacks())
+        self.fc, self.value = network.theta.fc, torch.nn.Linear(16, 1)  # BackPACK knows no subclasses
+        self.value.load_state_dict(network.value.state_dict())
+
+    def forward(self, frames: torch.Tensor) -> torch.Tensor:
+        x = (frames.float() / 255).permute(0, 3, 1, 2).requires_grad_()
+        for stack in self.stacks:
+            x = F.max_pool2d(stack.conv(x), 3, stride=2, padding=1)
+            for block in (stack.block0, stack.block1):
+                x = x + block.conv2(torch.relu(block.conv1(torch.relu(x))))
+        out: torch.Tensor = self.value(torch.relu(self.fc(torch.relu(x.flatten(1)))))
+        return out.squeeze(1)
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")  # the twin takes uint8 frames
+@pytest.mark.filterwarnings("ignore:Extension saving to grad_batch:UserWarning")  # nor are its containers layers
+def test_stiffness_equals_backpacks() -> None:
+    network = network_of("ppo", (16, 16, 3))
+    frames, returns = states_of((16, 16, 3), 20)
+    found = stiffness(network, "value", frames, returns, 7)
+    twin = backpack.extend(Twin(network))
+    loss = 0.5 * (twin(frames) - returns).square().sum()
+    with backpack.backpack(BatchGrad()):
+        loss.backward()
+    rows = torch.cat([p.grad_batch.flatten(1).double() for p in twin.parameters()], 1)
+    assert found.stiffness == pytest.approx(pairs(rows), abs=1e-6)

@@ -1,0 +1,208 @@
+"""Checkpoints: complete or absent, checked, pruned, and harmless to load."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dcpg.errors import NoValidCheckpoint
+from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged
+
+NAMES = [f"{i:012d}-00" for i in range(1, 7)]
+
+
+def saved(root: Path, name: str, *, shared: dict[str, bytes] | None = None, phase_end: bool = False) -> CheckpointStore:
+    root.mkdir(exist_ok=True)
+    store = CheckpointStore(root)
+    files = {k: (lambda v=v: v) for k, v in (shared or {}).items()}
+    store.save(name, {"weights": name.encode(), "state": b"{}"}, files, {"phase_end": phase_end})
+    return store
+
+
+def newest(store: CheckpointStore) -> tuple[str, list[str]]:
+    warnings, taken = list[str](), list[Checkpoint]()
+    store.newest_valid(taken.append, warnings.append)
+    return taken[-1].name, warnings
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    store = saved(tmp_path, NAMES[0], shared={"rollout-1": b"frames"})
+    taken: list[Checkpoint] = []
+    store.newest_valid(taken.append, print)
+    assert taken[0].files == {"weights": NAMES[0].encode(), "state": b"{}", "shared/rollout-1": b"frames"}
+
+
+def test_two_and_the_last_phase_end_are_kept(tmp_path: Path) -> None:
+    for i, name in enumerate(NAMES):
+        saved(tmp_path, name, phase_end=i in (0, 1))
+    assert CheckpointStore(tmp_path).names() == [NAMES[1], NAMES[4], NAMES[5]]
+
+
+def test_a_shared_file_lives_as_long_as_a_manifest_names_it(tmp_path: Path) -> None:
+    saved(tmp_path, NAMES[0], shared={"a": b"1"}, phase_end=True)
+    saved(tmp_path, NAMES[1], shared={"a": b"1", "b": b"2"})
+    saved(tmp_path, NAMES[2], shared={"b": b"2"}, phase_end=True)
+    assert {p.name for p in (tmp_path / "shared").iterdir()} == {"a", "b"}
+    saved(tmp_path, NAMES[3])
+    assert {p.name for p in (tmp_path / "shared").iterdir()} == {"b"}
+
+
+def test_a_shared_file_is_written_once(tmp_path: Path) -> None:
+    store = saved(tmp_path, NAMES[0], shared={"a": b"1"})
+    made: list[int] = []
+    store.save(NAMES[1], {"state": b"{}"}, {"a": lambda: made.append(1) or b"1"}, {})
+    assert made == []
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "manifest", "schema"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_used(tmp_path: Path, damage: str) -> None:
+    for name in NAMES[:3]:
+        store = saved(tmp_path, name)
+    file = tmp_path / NAMES[2] / "weights"
+    if damage == "truncate":
+        file.write_bytes(file.read_bytes()[:-1])
+    elif damage == "flip":
+        data = bytearray(file.read_bytes())
+        data[3] ^= 1
+        file.write_bytes(data)
+    elif damage == "remove":
+        file.unlink()
+    elif damage == "manifest":
+        (tmp_path / NAMES[2] / "manifest.json").write_text("{")
+    else:
+        manifest = tmp_path / NAMES[2] / "manifest.json"
+        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "schema": 99}))
+    name, warnings = newest(store)
+    assert name == NAMES[1]
+    assert len(warnings) == 1
+    assert NAMES[2] in warnings[0]
+    # it does not count any more, and a new one of the same name takes its place
+    assert store.names() == NAMES[1:2]
+    assert newest(saved(tmp_path, NAMES[2]))[0] == NAMES[2]
+
+
+def test_damage_to_a_shared_file_falls_back_to_the_phase_end(tmp_path: Path) -> None:
+    saved(tmp_path, NAMES[0], phase_end=True)
+    for name in NAMES[1:4]:
+        store = saved(tmp_path, name, shared={"rollout-1": b"frames"})
+    (tmp_path / "shared" / "rollout-1").write_bytes(b"framez")
+    name, warnings = newest(store)
+    assert name == NAMES[0]
+    assert len(warnings) == 2
+
+
+def test_none_valid_changes_nothing(tmp_path: Path) -> None:
+    for name in NAMES[:2]:
+        store = saved(tmp_path, name)
+        (tmp_path / name / "state").write_bytes(b"[]")
+    before = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*"))
+    with pytest.raises(NoValidCheckpoint, match="Nothing was changed") as caught:
+        newest(store)
+    assert caught.value.exit_code == 4
+    assert sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*")) == before
+
+
+def test_leftovers_are_ignored_and_cleaned(tmp_path: Path) -> None:
+    store = saved(tmp_path, NAMES[0])
+    (tmp_path / ".tmp-000000000009-00").mkdir()
+    (tmp_path / ".tmp-000000000009-00" / "weights").write_bytes(b"half")
+    (tmp_path / "shared" / ".tmp-rollout").write_bytes(b"half")
+    (tmp_path / "notes.txt").write_text("mine")
+    assert newest(store)[0] == NAMES[0]
+    assert {p.name for p in tmp_path.iterdir()} == {NAMES[0], "shared", "notes.txt"}
+    assert list((tmp_path / "shared").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "shared/../x", "a/b", "", ".hidden", "x\0y"])
+def test_a_manifest_cannot_name_files_elsewhere(tmp_path: Path, name: str) -> None:
+    store = saved(tmp_path, NAMES[0])
+    manifest = tmp_path / NAMES[0] / "manifest.json"
+    plain = json.loads(manifest.read_text())
+    plain["files"][name] = {"size": 1, "sha256": "0"}
+    manifest.write_text(json.dumps(plain))
+    with pytest.raises(Damaged):
+        store.load(tmp_path / NAMES[0])
+
+
+def test_a_symlink_is_not_followed(tmp_path: Path) -> None:
+    store = saved(tmp_path / "c", NAMES[0])
+    file = tmp_path / "c" / NAMES[0] / "weights"
+    shutil.copy(file, tmp_path / "elsewhere")
+    file.unlink()
+    file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(Damaged):
+        store.load(tmp_path / "c" / NAMES[0])
+
+
+def test_what_accept_refuses_is_treated_as_damage(tmp_path: Path) -> None:
+    for name in NAMES[:2]:
+        store = saved(tmp_path, name)
+
+    taken: list[str] = []
+
+    def accept(checkpoint: Checkpoint) -> None:
+        if checkpoint.name == NAMES[1]:
+            raise Damaged("it is of another run")
+        taken.append(checkpoint.name)
+
+    warnings: list[str] = []
+    store.newest_valid(accept, warnings.append)
+    assert taken == [NAMES[0]]
+    assert "another run" in warnings[0]
+
+
+def test_no_unsafe_loader_anywhere() -> None:
+    import re
+
+    unsafe = re.compile(
+        r"import pickle|torch\.load\(|yaml\.load\(|shell=True|allow_pickle=True|(?<![\w.])(eval|exec)\("
+    )
+    for path in (Path(__file__).parents[2] / "dcpg").rglob("*.py"):
+        assert not unsafe.search(path.read_text()), path
+
+
+def test_a_run_killed_before_it_began_can_be_started_again(tmp_path: Path) -> None:
+    from dcpg.errors import BadInput
+    from dcpg.storage.rundir import RunDirectory
+
+    saved(tmp_path / "checkpoints", "000000000000-00")
+    RunDirectory(tmp_path).create()
+    assert CheckpointStore(tmp_path / "checkpoints").names() == []
+    saved(tmp_path / "checkpoints", NAMES[0])
+    with pytest.raises(BadInput, match="holds a run already"):
+        RunDirectory(tmp_path).create()
+    assert CheckpointStore(tmp_path / "checkpoints").names() == NAMES[:1]
+
+
+def test_refusing_a_run_leaves_other_files_alone(tmp_path: Path) -> None:
+    from dcpg.storage.rundir import RunDirectory
+
+    (tmp_path / "mine.txt").write_text("x")
+    directory = RunDirectory(tmp_path)
+    directory.prepare()
+    directory.lock.acquire()
+    directory.create()
+    directory.undo()
+    directory.lock.release()
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
+    fresh = RunDirectory(tmp_path / "new")
+    fresh.prepare()
+    fresh.create()
+    fresh.undo()
+    assert not fresh.path.exists()
+
+
+def test_rows_of_something_else_are_neither_taken_over_nor_removed(tmp_path: Path) -> None:
+    from dcpg.errors import BadInput
+    from dcpg.storage.rundir import RunDirectory
+
+    (tmp_path / "metrics.jsonl").write_text("mine\n")
+    directory = RunDirectory(tmp_path)
+    directory.prepare()
+    with pytest.raises(BadInput, match=r"metrics\.jsonl is there already"):
+        directory.create()
+    directory.undo()
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("metrics.jsonl", "mine\n")]

@@ -1,0 +1,183 @@
+"""`dcpg bench`: what it counts and what its figures are made of; the naive path agrees with the product's."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from dcpg.config.resolve import resolve
+from dcpg.core.buffer import compress
+from dcpg.core.networks import Impala, Network, Outputs
+from dcpg.core.targets import with_targets
+from dcpg.seeding import generator
+from dcpg.tools import bench
+from tests.small import bare, declare, network_of, rollout_of, whole
+
+
+def distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """Relative, as vectors."""
+    return float((ours - theirs).double().norm() / theirs.double().norm())
+
+
+def test_the_naive_path_agrees_with_the_chunked_one() -> None:
+    """Features and gradients of the paper's encoder: float frames at once, against uint8 in chunks, channels last."""
+    encoder = Impala((64, 64, 3), (16, 32, 32), 256)
+    encoder.initialise(generator(0, "encoder"))
+    frames = torch.randint(0, 256, (20, 64, 64, 3), generator=generator(0, "frames"), dtype=torch.uint8)
+    weight = torch.randn(20, 256, generator=generator(0, "weight"))
+    plain = bench.contiguous(encoder)
+    assert all(p.is_contiguous() for p in plain.parameters())
+    pixels = frames.permute(0, 3, 1, 2).contiguous().float() / 255
+    naive = bench.naive_features(plain, pixels)
+    (naive * weight).sum().backward()
+    parts = []
+    for part, w in zip(frames.split(7), weight.split(7), strict=True):
+        features = encoder(part)
+        (features * w).sum().backward()
+        parts.append(features.detach())
+    assert distance(torch.cat(parts), naive.detach()) < 1e-5
+    for (name, ours), theirs in zip(encoder.named_parameters(), plain.parameters(), strict=True):
+        assert distance(ours.grad, theirs.grad) < 1e-5, name
+
+
+@pytest.mark.parametrize("name", ["ppo", "ppg", "dcpg", "ddcpg"])
+def test_a_whole_naive_minibatch_has_the_loss_and_gradients_of_the_loops_step(name: str) -> None:
+    """Each line: plain means over the minibatch, one backward, against the loop's chunks of 5."""
+    method, settings = declare(name, N_pi=1)
+    network, twin = network_of(method), network_of(method)
+    algorithm = bare(method, network, settings, chunk=5)
+    tau = rollout_of(method, network)
+    algorithm.B.add(0, tau, compress(tau.frames))
+    algorithm.remember()
+    with (
+        torch.no_grad()
+    ):  # away from the parameters that acted, where the terms that hold a network still have no slope
+        for ours, theirs in zip(network.parameters(), twin.parameters(), strict=True):
+            noise = 0.02 * torch.randn(ours.shape, generator=generator(0, "noise"))
+            ours.add_(noise)
+            theirs.add_(noise)
+    for line in method.lines:
+        batch = whole(algorithm, line, tau)
+        out = Outputs(twin, batch, len(batch) * 2)
+        loss = sum(weight * term(out, batch).mean() for weight, term in line.terms.values())
+        twin.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(twin.parameters(), settings.max_grad_norm)
+        before = {k: v.clone() for k, v in network.state_dict().items()}
+        algorithm.step(line.name, line.terms, [batch], line.couples)
+        network.load_state_dict(before)  # the next line is compared at the same parameters
+        theirs = {k: p.grad for k, p in twin.named_parameters()}
+        for k, p in network.named_parameters():
+            assert (p.grad is None) == (theirs[k] is None), k
+            if p.grad is not None:
+                assert distance(p.grad, theirs[k]) < 1e-5, k
+        assert float(algorithm.sums[line.name].values[-1]) == pytest.approx(float(norm), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "mflop"),
+    # acting 61; a training pass 183 an epoch; B's states once through the policy, 61
+    [
+        ("ppo", 61 + 3 * 183),
+        ("dcpg", 61 + 183 + 61 + 6 * 183),
+        ("ppg", 2 * 61 + 2 * 183 + 61 + 6 * 2 * 183),
+        ("ddcpg", 61 + 183 + 61 + 6 * 183 * 17 / 16),  # s' of the last step: 17 frames for 16 samples
+        ("daac", 2 * 61 + 183 + 9 * 183),
+        ("idaac", 2 * 61 + 2 * 183 + 2 * 61 + 9 * 183),  # pairs, and once more for the classifier without a gradient
+        ("ucb-drac", 61 + 3 * 2 * 183),
+    ],
+)
+def test_passes_are_counted(name: str, mflop: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench.Measurement, "forward_mflop", 61.0)
+    monkeypatch.setattr(bench, "matmul_gflops", lambda: 100.0)
+    monkeypatch.setattr(bench, "NAIVE_FRAMES", 8)
+    result = bench.Measurement(resolve(name, bench.GAME, preset="tiny")).run()
+    assert result["mflop_per_step"] == pytest.approx(mflop)
+    ms = result["ms_per_step"]
+    assert ms["cycle"] == pytest.approx(sum(v for k, v in ms.items() if k != "cycle"))
+    assert result["steps_per_s"] == pytest.approx(1000 / ms["cycle"])
+    assert result["ratio"]["cycle"] == pytest.approx(result["mflop_per_step"] / ms["cycle"] / 100)
+    encoders = len(resolve(name, "maze").declared().networks)
+    assert result["ratio"]["acting"] == pytest.approx(61 * encoders / ms["acting"] / 100)
+    if not ms["auxiliary"]:  # else pi_old's outputs are in that part too
+        share = mflop - 61 * encoders
+        assert result["ratio"]["training_pass"] == pytest.approx(share / ms["policy"] / 100, rel=2e-3)
+    assert result["matmul_gflops"] == pytest.approx(100)
+    assert result["stiffness"]["training_passes"] > 0
+    assert result["stiffness"]["seconds"] > 0
+    assert all(v >= 0 for v in ms.values())
+    assert (ms["auxiliary"] > 0) == bool(resolve(name, "maze").declared().auxiliary_phase)
+    assert result["peak_memory_gb"] > 0.1
+
+
+def test_the_papers_encoder_has_61_mflop() -> None:
+    method, _ = declare("ppo")
+    network = Network(method.networks, (64, 64, 3), 15, (16, 32, 32), 256)
+    assert bench.encoder_mflop(network, (64, 64, 3)) == pytest.approx(bench.FORWARD, rel=0.005)
+
+
+def test_the_command_prints_the_contract() -> None:
+    command = [sys.executable, "-m", "dcpg", "bench", "--method", "dcpg", "--preset", "tiny"]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "Measuring dcpg (1 of 1) ...\n"
+    found = json.loads(done.stdout)
+    assert {"matmul_gflops", "threads", "cpu"} <= set(found["machine"])
+    method = found["methods"]["dcpg"]
+    assert set(method) >= {
+        "steps_per_s", "ms_per_step", "mflop_per_step", "ratio", "speedup_over_naive", "peak_memory_gb",
+    }  # fmt: skip
+    assert set(method["ms_per_step"]) >= {"acting", "environment", "policy", "auxiliary", "segments", "cycle"}
+    assert set(method["ratio"]) >= {"training_pass", "acting", "cycle"}
+    assert method["speedup_over_naive"] > 0
+    text = bench.shown(found)
+    assert "dcpg" in text
+    assert f"{method['mflop_per_step']:.2f}" in text
+    memory = subprocess.run([*command, "--memory"], capture_output=True, text=True)
+    assert memory.returncode == 0, memory.stderr
+    assert "of it B" in memory.stdout
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators are left as they are")
+def test_freed_memory_is_kept() -> None:
+    """glibc's own account, in a new process: six tensors of 31 MB come from its heap, which keeps them when freed."""
+    code = """
+import ctypes, sys
+import torch
+from dcpg.memory import keep_freed_memory
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+class Account(ctypes.Structure):  # struct mallinfo2
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd a b c d keepcost".split()]
+account = ctypes.CDLL(None).mallinfo2
+account.restype = Account
+before = account()
+tensors = [torch.ones(31 * 2**18) for _ in range(6)]
+mapped = account().hblks - before.hblks
+del tensors
+print(mapped, account().arena - before.arena)
+"""
+    for way, expected in (("keep", (0, 186)), ("give", (6, 0))):
+        done = subprocess.run([sys.executable, "-c", code, way], capture_output=True, text=True, check=True)
+        mapped, heap = map(int, done.stdout.split())
+        assert (mapped, round(heap / 2**20, -1)) == (expected[0], round(expected[1], -1)), way
+
+
+@pytest.mark.parametrize("num_envs", [2, 6])
+def test_minibatches_of_b_have_their_true_size_when_a_rollout_is_not_whole_minibatches(
+    num_envs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4 segments of 16 steps, from as many rollouts as that takes."""
+    monkeypatch.setattr(bench, "matmul_gflops", lambda: 100.0)
+    settings = {"env.num_envs": num_envs, "algorithm.minibatches": 2}
+    m = bench.Measurement(resolve("dcpg", bench.GAME, preset="tiny", settings=settings))
+    m.tau = with_targets(m.tau, m.method)
+    works = list(m.auxiliary())
+    (line,) = m.method.auxiliary_phase
+    assert len(m.rows(line, m.algorithm.B, 0)) == 4
+    assert [w.per_step for w in works if w.trains] == [6 / 64]

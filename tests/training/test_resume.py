@@ -1,0 +1,251 @@
+"""Exact resume: a run stopped anywhere ends as the run that was never stopped, to the last byte."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dcpg
+from dcpg.config.resolve import resolve
+from dcpg.config.written import from_json
+from dcpg.errors import BadInput, Stopped
+from dcpg.methods import METHODS
+from dcpg.storage.rows import read_rows
+from dcpg.storage.rundir import RunDirectory
+from dcpg.training.start import start
+from dcpg.training.trainer import Trainer
+from tests.small import each
+
+FILES = ("weights.safetensors", "adam.safetensors", "state.json", "envs.zst")
+TINY = {"evaluation.every": 2, "evaluation.episodes": 3, "evaluation.max_steps": 40}
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    """Everything that must be equal."""
+    found = {name: (run / name).read_bytes() for name in ("metrics.jsonl", "eval.jsonl")}
+    newest = max(p for p in (run / "checkpoints").iterdir() if p.name[0].isdigit())
+    return found | {name: (newest / name).read_bytes() for name in FILES}
+
+
+def stopping(run: Path, after: Callable[[], int], **more: Any) -> list[str]:
+    """Resume a run again and again, each time stopping it after so many steps; where it stood each time."""
+    places = []
+    while True:
+        directory = RunDirectory(run)
+        trainer = Trainer(from_json(directory.read_config()), directory, **more)
+        directory.lock.acquire()
+        try:
+            trainer.restore()
+            left = after()
+
+            def tick(trainer: Trainer = trainer) -> None:
+                nonlocal left
+                left -= 1
+                if left <= 0:
+                    trainer.signals.asked = "SIGTERM"
+
+            trainer.watcher.progress = lambda phase, steps, tick=tick: tick()  # type: ignore[method-assign]
+            try:
+                trainer.run()
+                return places
+            except Stopped:
+                at = trainer.algorithm.cursor
+                places.append(f"{trainer._phase()} {at.line}.{at.epoch}.{at.minibatch}")
+        finally:
+            directory.lock.release()
+
+
+# ten levels of bossfight, whose episodes end soon: all are scored after two rollouts and replayed from then on
+REPLAY = {"levels.sampler": "prioritised", "levels.seeds": "2,7,11,17,36,43,47,5,23,30"}
+ARMS = {"augment": "ucb", "drac.c": 5}  # a bandit that tries another arm after each rollout
+MEASURED = {"analyse": "stiffness,ood-actions", "analyse_every": 3, "machine.chunk": 32}
+MORE = {"plr": REPLAY, "ucb-drac": ARMS, "ddcpg, both": REPLAY | ARMS, "ddcpg, measured": MEASURED}
+
+
+@pytest.mark.parametrize("case", each([*METHODS, "ddcpg, both", "ddcpg, measured"]))
+def test_stopped_anywhere_and_resumed_equals_undisturbed(case: str, tmp_path: Path) -> None:
+    name, more = case.split(",", maxsplit=1)[0], TINY | MORE.get(case, {})
+    game, steps = ("bossfight", 768) if "levels.seeds" in more else ("starpilot", 512)
+    dcpg.train(name, game=game, preset="tiny", steps=steps, seed=1, out=tmp_path / "whole", settings=more)
+    rows = read_rows(tmp_path / "whole" / "metrics.jsonl")
+    if "levels.seeds" in more:  # levels are replayed in the last rollouts
+        assert [row["levels_scored"] for row in rows[-3:]] == [10] * 3
+        assert sum(len(row["episode_levels"]) for row in rows[-3:]) > 3
+    if "augment" in more:
+        assert len({row["augmentation"] for row in rows}) > 3
+    if "analyse" in more:
+        assert [{"stiffness", "ood_actions"} <= set(row) for row in rows] == [True, False, False, True]
+    config = resolve(name, game, preset="tiny", steps=steps, seed=1, settings=more)
+    part = tmp_path / "part"
+    directory = RunDirectory(part)
+    directory.prepare()
+    directory.create()
+    directory.write_json(directory.config, config.to_json())
+    Trainer(config, directory).save()
+    rng = random.Random(7)
+    places = stopping(part, lambda: rng.choice([9, 29, 47, 90]))
+    assert contents(part) == contents(tmp_path / "whole")
+    kinds = {p.split()[0] for p in places}
+    assert kinds >= {"collect", "policy"}
+    last = read_rows(part / "eval.jsonl")[-1]
+    again = dcpg.evaluate(part, levels="test")
+    assert again["returns"] == last["test_returns"]
+    assert again["predicted_value"] == last["test_predicted_value"]
+    if config.declared().auxiliary_phase:
+        assert any(p.startswith("auxiliary") and not p.endswith(".0.0") for p in places), places
+
+
+def test_one_seed_is_identical_and_two_seeds_are_not(tmp_path: Path) -> None:
+    for out, seed in (("a", 5), ("b", 5), ("c", 6)):
+        dcpg.train("dcpg", game="coinrun", preset="tiny", steps=256, seed=seed, out=tmp_path / out, settings=TINY)
+    a, b, c = (contents(tmp_path / x) for x in "abc")
+    assert a == b
+    assert a["weights.safetensors"] != c["weights.safetensors"]
+    assert a["metrics.jsonl"] != c["metrics.jsonl"]
+
+
+def test_extending_a_finished_run_equals_a_longer_one(tmp_path: Path) -> None:
+    for steps in (512, 896):
+        dcpg.train("dcpg", game="starpilot", preset="tiny", steps=steps, out=tmp_path / str(steps), settings=TINY)
+    assert len(read_rows(tmp_path / "512" / "eval.jsonl")) == 3  # rollouts 1, 3 and the last, 4
+    dcpg.resume(tmp_path / "512", steps=896)
+    assert contents(tmp_path / "512") == contents(tmp_path / "896")
+    assert json.loads((tmp_path / "512" / "config.json").read_text())["steps"] == 896
+
+
+@pytest.mark.parametrize("name", ["ppo", "dcpg"])
+def test_an_extended_run_that_is_killed_goes_on_from_where_it_was(name: str, tmp_path: Path) -> None:
+    """Extending drops the final evaluation, which a longer run does not have; the checkpoint stays good."""
+    for steps in (512, 896):
+        dcpg.train(name, game="maze", preset="tiny", steps=steps, out=tmp_path / str(steps), settings=TINY)
+
+    directory = RunDirectory(tmp_path / "512")
+    plain = directory.read_config() | {"steps": 896}
+    directory.write_json(directory.config, plain)
+    trainer = Trainer(from_json(plain), directory)
+    trainer.restore()  # and then the process is killed
+    warnings: list[str] = []
+    directory = RunDirectory(tmp_path / "512")
+    trainer = Trainer(from_json(plain), directory)
+    trainer.watcher.warn = warnings.append  # type: ignore[method-assign]
+    trainer.restore()
+    assert trainer.algorithm.cursor.rollout == 4
+    assert warnings == []
+    trainer.run()
+    assert contents(tmp_path / "512") == contents(tmp_path / "896")
+
+
+def test_resuming_a_finished_run_changes_nothing_and_less_is_refused(tmp_path: Path) -> None:
+    run = dcpg.train("ppo", game="maze", preset="tiny", steps=384, out=tmp_path / "run", settings=TINY)
+    before = contents(run.directory)
+    again = dcpg.resume(run)
+    assert contents(run.directory) == before
+    assert again.summary == run.summary
+    with pytest.raises(BadInput, match="has made 384 steps already"):
+        dcpg.resume(run, steps=128)
+
+
+def test_evaluating_a_finished_run_repeats_its_last_row(tmp_path: Path) -> None:
+    run = dcpg.train("ddcpg", game="starpilot", preset="tiny", steps=384, out=tmp_path / "run", settings=TINY)
+    last = read_rows(run.directory / "eval.jsonl")[-1]
+    for split in ("train", "test"):
+        again = dcpg.evaluate(run, levels=split)
+        assert again["returns"] == last[f"{split}_returns"]
+        assert again["level_seeds"] == last[f"{split}_levels"]
+        for name in ("predicted_value", "true_value", "true_value_own_gamma"):
+            assert again[name] == last[f"{split}_{name}"]
+    greedy = dcpg.evaluate(run, levels="7-11", greedy=True)
+    assert greedy["level_seeds"] == [7, 8, 9, 10, 11]
+    assert greedy == dcpg.evaluate(run, levels="7-11", greedy=True)
+
+
+def test_milestones_hold_the_weights_of_their_time(tmp_path: Path) -> None:
+    settings = {**TINY, "keep_every": 256}
+    long = dcpg.train("dcpg", game="maze", preset="tiny", steps=768, out=tmp_path / "long", settings=settings)
+    short = dcpg.train("dcpg", game="maze", preset="tiny", steps=256, out=tmp_path / "short", settings=TINY)
+    found = sorted(p.name for p in (long.directory / "milestones").glob("*.safetensors"))
+    assert found == [f"{n:012d}.safetensors" for n in (256, 512, 768)]
+    weights = (long.directory / "milestones" / "000000000256.safetensors").read_bytes()
+    assert weights == contents(short.directory)["weights.safetensors"]
+    assert dcpg.evaluate(long, levels="0-3", at=256)["steps"] == 256
+    untrained = dcpg.load(long, at=0)
+    start = RunDirectory(tmp_path / "start")
+    start.prepare()
+    start.create()
+    fresh = Trainer(resolve("dcpg", "maze", preset="tiny", settings=TINY), start).network.state_dict()
+    assert all(fresh[k].equal(v) for k, v in untrained.network.state_dict().items())
+    with pytest.raises(BadInput, match="no weights at 300 steps; it has them at 0, 256, 512, 768"):
+        dcpg.load(long, at=300)
+
+
+def test_tensorboard_has_every_number_once_after_a_resume(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = dcpg.train("ppo", game="maze", preset="tiny", steps=384, out=tmp_path / "run", settings=TINY)
+    dcpg.resume(run, steps=640)
+    events = EventAccumulator(str(run.directory / "tb"))
+    events.Reload()
+    for tag, file in (("training/policy.J_pi", "metrics.jsonl"), ("evaluation/test_return", "eval.jsonl")):
+        rows = read_rows(run.directory / file)
+        assert [e.step for e in events.Scalars(tag)] == [row["steps"] for row in rows], tag
+        name = tag.split("/")[1]
+        assert [e.value for e in events.Scalars(tag)] == pytest.approx([row[name] for row in rows])
+
+
+def test_a_loaded_agent_acts_on_one_observation_or_a_batch(tmp_path: Path) -> None:
+    import numpy as np
+
+    run = dcpg.train("dcpg", game="maze", preset="tiny", steps=128, out=tmp_path / "run", settings=TINY)
+    agent = dcpg.load(run)
+    batch = np.random.default_rng(0).integers(0, 256, (6, 32, 32, 3), np.uint8)
+    actions = agent.act(batch)
+    assert actions.shape == (6,)
+    assert ((actions >= 0) & (actions < 15)).all()
+    assert agent.act(batch[0]).shape == ()
+    assert (agent.act(batch, greedy=True) == agent.act(batch, greedy=True)).all()
+    assert dcpg.load(run).act(batch, greedy=True)[2] == agent.act(batch[2], greedy=True)
+    with pytest.raises(BadInput, match="An observation has shape"):
+        agent.act(batch[:, :5])
+    # frames as Procgen gives them are brought to the size that the agent was trained on
+    full = batch.repeat(2, 1).repeat(2, 2)
+    assert (agent.act(full, greedy=True) == agent.act(batch, greedy=True)).all()
+
+
+def test_init_starts_from_another_runs_weights(tmp_path: Path) -> None:
+    first = dcpg.train("dcpg", game="maze", preset="tiny", steps=128, out=tmp_path / "a", settings=TINY)
+    config = resolve("ddcpg", "maze", preset="tiny", steps=128, settings=TINY)
+    with pytest.raises(BadInput, match="does not fit this run: the weights are of another network"):
+        start(config, tmp_path / "b", init=first.directory)
+    assert not (tmp_path / "b").exists()
+    same = resolve("dcpg", "leaper", preset="tiny", steps=128, settings=TINY | {"algorithm.learning_rate": 1e-12})
+    second = start(same, tmp_path / "c", init=first.directory)
+    from safetensors.torch import load
+
+    a, b = (load(contents(r.directory)["weights.safetensors"]) for r in (first, second))
+    assert all((a[k] - b[k]).abs().max() < 1e-6 for k in a)
+
+
+def test_rows_say_what_they_must(tmp_path: Path) -> None:
+    run = dcpg.train("ddcpg", game="starpilot", preset="tiny", steps=300, seed=2, out=tmp_path / "r", settings=TINY)
+    assert run.summary["steps"] == 256
+    assert run.summary["status"] == "finished"
+    assert len(run.summary["test_returns"]) == 3
+    rows = read_rows(run.directory / "metrics.jsonl")
+    assert [row["steps"] for row in rows] == [128, 256]
+    for key in ("policy.J_pi", "policy.C_V.scaled", "policy.gradient_norm", "policy.H"):
+        assert key in rows[0]
+    assert "auxiliary.J_f" not in rows[0]
+    assert "auxiliary.J_f" in rows[1]
+    assert rows[1]["policy.H.scaled"] == pytest.approx(-0.01 * rows[1]["policy.H"])
+    config = json.loads((run.directory / "config.json").read_text())
+    assert config["seed"] == 2
+    assert config["versions"]["torch"]
+    assert list((run.directory / "tb").glob("events*"))
+    assert [row["steps"] for row in read_rows(run.directory / "timing.jsonl")] == [128, 256]
+    names = sorted(p.name for p in (run.directory / "checkpoints").iterdir())
+    assert all(name == "shared" or name[:12].isdigit() for name in names)
