@@ -111,7 +111,7 @@ def in_training(name: str, settings: Mapping[str, Any] = MappingProxyType({}), *
 
 def step(algorithm: Algorithm, line: Optimise, batch: Batch) -> None:
     """The optimiser steps of a line on one minibatch."""
-    for name, terms in line.steps.items():
+    for name, terms in line.adams.items():
         algorithm.step(name, terms, [batch], line.couples)
 
 

@@ -14,7 +14,7 @@ import torch
 
 from dcpg.analysis.pictures import PICTURES
 from dcpg.analysis.sample import rollouts
-from dcpg.config.build import EnvMaker, make_levels
+from dcpg.config.build import EnvMaker, make_levels, protocol_of
 from dcpg.config.schema import ANALYSES, OWN, Config
 from dcpg.config.written import from_json
 from dcpg.core import evaluation
@@ -185,7 +185,7 @@ def _drawn(rng: np.random.Generator, count: int, known: Sequence[int]) -> list[i
 
 def _play(agent: Agent, levels: Sequence[int], episodes: int) -> np.ndarray[Any, Any]:
     """[levels, episodes]."""
-    c, protocol = agent.config, evaluation.Protocol.of(agent.config)
+    c, protocol = agent.config, protocol_of(agent.config)
     columns = []
     for episode in range(episodes):
         column: list[float] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -14,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dcpg.config.schema import Config
+from dcpg.storage.rows import Evaluation, Metrics
 from dcpg.text import duration
 
 PHASES = {
@@ -30,7 +30,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.returns: deque[float] = deque(maxlen=100)
-        self.last: dict[str, Any] = {}
+        self.last: Evaluation | None = None
         self.started, self.start_steps, self.steps, self.total = time.monotonic(), 0, 0, 1
 
     def begin(self, config: Config, rollouts_done: int) -> None:
@@ -52,16 +52,15 @@ class Tally:
         """The mean of the last 100 training episodes."""
         return f"{sum(self.returns) / len(self.returns):.2f}" if self.returns else "-"
 
-    def evaluated(self, name: str) -> str:
-        """A figure of the last evaluation."""
-        value = self.last.get(name)
-        return f"{value:.2f}" if value is not None else "-"
+    def evaluated(self, split: str) -> str:
+        """The return of the last evaluation."""
+        found = self.last.splits.get(split) if self.last is not None else None
+        return f"{found.mean:.2f}" if found is not None else "-"
 
     def bias(self) -> str:
         """Predicted less true value at the initial states of training levels."""
-        if "train_predicted_value" not in self.last:
-            return "-"
-        return f"{self.last['train_predicted_value'] - self.last['train_true_value']:+.2f}"
+        found = self.last.splits.get("train") if self.last is not None else None
+        return f"{found.predicted_value - found.true_value:+.2f}" if found is not None else "-"
 
 
 class LiveDisplay:
@@ -97,8 +96,8 @@ class LiveDisplay:
             f"{t.speed():,.0f}",
             t.left(),
             t.training_return(),
-            t.evaluated("train_return"),
-            t.evaluated("test_return"),
+            t.evaluated("train"),
+            t.evaluated("test"),
             t.bias(),
         )
         return Group(self.progress_bar, Text(self._place, style="dim"), table)
@@ -114,14 +113,14 @@ class LiveDisplay:
         self._place = place
         self._draw()
 
-    def row(self, row: dict[str, Any], steps_per_s: float) -> None:
+    def row(self, row: Metrics, steps_per_s: float) -> None:
         """A rollout is done."""
-        self.tally.returns.extend(row["episode_returns"])
-        self.tally.steps = row["steps"]
-        self.progress_bar.update(self.task, completed=row["steps"])
+        self.tally.returns.extend(row.episode_returns)
+        self.tally.steps = row.steps
+        self.progress_bar.update(self.task, completed=row.steps)
         self._draw()
 
-    def evaluation(self, row: dict[str, Any]) -> None:
+    def evaluation(self, row: Evaluation) -> None:
         """An evaluation is done."""
         self.tally.last = row
         self._draw()
@@ -162,16 +161,16 @@ class PlainDisplay:
         self._said = time.monotonic()
         self._say(
             f"{t.steps:>10,} / {t.total:,} steps  {t.speed():6.0f} steps/s  {t.left():>8s} left  {what:16s} "
-            f"training return {t.training_return()}  train levels {t.evaluated('train_return')}  "
-            f"unseen levels {t.evaluated('test_return')}  value bias {t.bias()}"
+            f"training return {t.training_return()}  train levels {t.evaluated('train')}  "
+            f"unseen levels {t.evaluated('test')}  value bias {t.bias()}"
         )
 
-    def row(self, row: dict[str, Any], steps_per_s: float) -> None:
+    def row(self, row: Metrics, steps_per_s: float) -> None:
         """A rollout is done."""
-        self.tally.returns.extend(row["episode_returns"])
-        self.tally.steps = row["steps"]
+        self.tally.returns.extend(row.episode_returns)
+        self.tally.steps = row.steps
 
-    def evaluation(self, row: dict[str, Any]) -> None:
+    def evaluation(self, row: Evaluation) -> None:
         """An evaluation is done."""
         self.tally.last = row
         self._line("evaluated")

@@ -37,7 +37,7 @@ def evaluate(
     if not as_json:
         known = levels in ("train", "test")
         count = (episodes or agent.config.evaluation.episodes) if known else len(level_range(levels))
-        print(f"{count} episodes on this machine: about {duration(playing(agent, count))}.")
+        print(f"{count} episodes on this machine: about {duration(playing(agent.actor, agent.shape, count))}.")
     result = evaluate_agent(agent, levels, episodes, greedy)
     if as_json:
         print(json.dumps(result))
@@ -79,7 +79,7 @@ def record(
     agent = load(directory, at)
     video.check_target(target)
     chosen = recorded_levels(agent, levels)
-    print(f"{len(chosen)} episodes on this machine: about {duration(playing(agent, len(chosen)))}.")
+    print(f"{len(chosen)} episodes on this machine: about {duration(playing(agent.actor, agent.shape, len(chosen)))}.")
     played = video.record(agent, chosen, target)
     for level, value, length in zip(chosen, played.returns, played.lengths, strict=True):
         print(f"level {level}: return {value:g} in {length} steps")

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from dcpg.config.schema import OWN, Config
+from dcpg.core.bandit import UCB, Augmenter, Fixed
+from dcpg.core.evaluation import Protocol
 from dcpg.core.networks import Network
 from dcpg.envs.base import Spaces, VectorEnv
 from dcpg.envs.levels import EachOnce, LevelChooser, ListedLevels, PrioritisedLevels
@@ -130,3 +132,19 @@ def _own(config: Config, maker: EnvMaker | None, split: str, n: int, seed: int) 
         )
     make = maker.train if split == "train" or maker.test is None else maker.test
     return GymnasiumEnv(make(n, seed), seed)
+
+
+def protocol_of(config: Config, greedy: bool = False) -> Protocol:
+    """How a run is evaluated: with the value head that gives its advantages, and that head's discount."""
+    method = config.declared()
+    gamma = method.targets[method.advantages].gamma
+    return Protocol(method.advantages, gamma, config.evaluation.max_steps, greedy)
+
+
+def augmenter_of(config: Config, ranks: Ranks = ALONE) -> Augmenter | None:
+    """Who chooses the augmentation of each rollout, if a run has one."""
+    if config.augment == "none":
+        return None
+    if config.augment != "ucb":
+        return Fixed(config.augment)
+    return UCB(config.declared().advantages, config.drac.c, config.drac.window, ranks)

@@ -9,6 +9,7 @@ from typing import Any
 
 from dcpg.config.resolve import resolve
 from dcpg.config.schema import Config
+from dcpg.core.bandit import UCB, Fixed
 from dcpg.core.method import Tau, Terms
 from dcpg.envs.levels import PrioritisedLevels
 from dcpg.methods import METHODS, Method, Optimise
@@ -26,13 +27,13 @@ def explain(config: Config) -> str:
         f"Each Adam has moments of its own: learning rate {h.learning_rate:g}, epsilon {h.adam_eps:g}, gradients "
         f"clipped to {h.max_grad_norm:g}.",
         "",
-        "Terms and choices" if m.augmenter or config.levels.sampler != "uniform" else "Terms",
+        "Terms and choices" if m.augmented or config.levels.sampler != "uniform" else "Terms",
     ]
     terms = _terms(m)
     if config.levels.sampler == "prioritised":
         terms["levels"] = PrioritisedLevels
-    if m.augmenter is not None:
-        terms["g"] = type(m.augmenter)
+    if m.augmented:
+        terms["g"] = UCB if config.augment == "ucb" else Fixed
     width = max(map(len, terms))
     for name, term in terms.items():
         doc = docstring(term)
@@ -56,7 +57,7 @@ def _pseudocode(config: Config, m: Method) -> list[str]:
         name = f"R_{m.encoder_of(head)}" if several else "R"
         lines.append(f" 4      {name} <- targets from {head}, gamma {t.gamma:g}, lambda {t.lam:g}")
     lines.append(f" 4      A <- normalised advantages from {m.advantages}")
-    if m.augmenter is not None:
+    if m.augmented:
         lines.append(f"        g <- {_augmentation(config)}")
     for line in m.policy_phase:
         lines += [f" 5      for epoch = 1 .. {line.epochs}", *(f" 6        {text}" for text in _minimise(line))]
@@ -89,7 +90,7 @@ def _minimise(line: Optimise) -> list[str]:
     )
     if not line.before:
         return [f"minimise {_sum(line.terms)} with {data}   [Adam: {line.name}]"]
-    steps = [f"minimise {_sum(terms)}   [Adam: {name}]" for name, terms in line.steps.items()]
+    steps = [f"minimise {_sum(terms)}   [Adam: {name}]" for name, terms in line.adams.items()]
     return [f"on each minibatch, {data}:", f"  {steps[0]}", *(f"  then {step}" for step in steps[1:])]
 
 
@@ -102,7 +103,7 @@ def _sum(terms: Terms) -> str:
 
 
 def _terms(method: Method) -> dict[str, Any]:
-    return {name: term for terms in method.steps.values() for name, (_, term) in terms.items()}
+    return {name: term for terms in method.adams.values() for name, (_, term) in terms.items()}
 
 
 def _given(term: Callable[..., Any]) -> dict[str, Any]:

@@ -1,44 +1,113 @@
-"""A configuration as a run wrote it down."""
+"""config.json: the configuration of a run as its first process wrote it down, in the schema of its time."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dcpg.config.schema import SCHEMA, Checkpoints, Config, Env, Evaluation, Levels, Machine, Net
+from dcpg.config.migrate import migrated
+from dcpg.config.presets import PRESETS
+from dcpg.config.schema import (
+    SCHEMA,
+    UNDECISIVE,
+    Checkpoints,
+    Config,
+    Env,
+    Evaluation,
+    Levels,
+    Machine,
+    Net,
+)
 from dcpg.errors import BadInput, unknown
 from dcpg.methods import METHODS
 from dcpg.methods.drac import DrAC
 from dcpg.settings import Section
+from dcpg.storage.rundir import RunDirectory
+
+EXPORT = "export"  # the key that makes a folder an export, and says which weights it holds
+BESIDES = ("schema", "preset_values", "init", "versions", EXPORT)  # what is in the file besides settings
+
+
+@dataclass(frozen=True)
+class Written:
+    """A run's config.json."""
+
+    plain: dict[str, Any]  # as it is in the file
+    config: Config  # in today's schema
+    preset_values: dict[str, Any]  # dotted name -> what the preset set when the run was made
+    init: str | None  # the run whose weights it started from
+    versions: dict[str, str]  # what computed it
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all that decides the result, in the schema in which it was written: checkpoints name it."""
+        return fingerprint(self.plain)
+
+
+def read_written(run: RunDirectory) -> Written:
+    """The configuration of a run on disk."""
+    return parse_written(run.read_config(), run.config)
+
+
+def parse_written(plain: Mapping[str, Any], where: Path | str = "config.json") -> Written:
+    """A configuration from the data of a config.json; anything unknown or missing is refused."""
+    try:
+        today = migrated(plain)
+        config = _config(today)
+    except BadInput as error:
+        raise BadInput(f"{where}: {error}") from None
+    except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise BadInput(f"{where} is not a run's configuration ({type(error).__name__}: {error}).") from None
+    versions, preset, init = today.get("versions"), today.get("preset_values"), today.get("init")
+    return Written(
+        plain=dict(plain),
+        config=config,
+        preset_values=dict(preset) if isinstance(preset, dict) else {},
+        init=str(init) if init else None,
+        versions={str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {},
+    )
 
 
 def from_json(plain: Mapping[str, Any], where: Path | str = "config.json") -> Config:
-    """A configuration as it was written down; anything unknown or missing is refused."""
-    if plain.get("schema", SCHEMA) != SCHEMA:
-        raise BadInput(f"{where} has schema {plain['schema']!r}; this program reads schema {SCHEMA}.")
-    try:
-        name = plain["method"]
-        if name not in METHODS:
-            raise unknown("method", str(name), METHODS)
-        sections: dict[str, Section] = {
-            "algorithm": METHODS[name].settings(), "env": Env(), "levels": Levels(), "drac": DrAC(), "network": Net(),
-            "evaluation": Evaluation(), "checkpoints": Checkpoints(), "machine": Machine(),
-        }  # fmt: skip
-        values = {k: v for k, v in plain.items() if k not in ("schema", "init", "versions", "export")}
-        _complete(values, Config)
-        for key, section in sections.items():
-            _complete(values[key], type(section), f"{key}.")
-            values[key] = section.with_values(values[key])
-        return Config(**values)
-    except BadInput as error:
-        raise BadInput(f"{where}: {error}") from None
-    except (KeyError, TypeError, AttributeError) as error:
-        raise BadInput(f"{where} is not a run's configuration ({type(error).__name__}: {error}).") from None
+    """The configuration alone."""
+    return parse_written(plain, where).config
 
 
-def _complete(values: Mapping[str, Any], section: type[Section], prefix: str = "") -> None:
+def to_write(config: Config, init: Path | None, versions: Mapping[str, str]) -> dict[str, Any]:
+    """The data of a new run's config.json."""
+    preset = json.loads(json.dumps(PRESETS[config.preset]))
+    own = {"preset_values": preset, "init": str(init) if init else None, "versions": dict(versions)}
+    return {"schema": SCHEMA, **config.to_json(), **own}
+
+
+def fingerprint(plain: Mapping[str, Any]) -> str:
+    """A hash of all that decides a run's result at a given number of steps."""
+    decisive = {name: value for name, value in plain.items() if name not in (*UNDECISIVE, *BESIDES)}
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+
+
+def _config(plain: Mapping[str, Any]) -> Config:
+    name = plain["method"]
+    if name not in METHODS:
+        raise unknown("method", str(name), METHODS)
+    sections: dict[str, Section] = {
+        "algorithm": METHODS[name].settings(), "env": Env(), "levels": Levels(), "drac": DrAC(), "network": Net(),
+        "evaluation": Evaluation(), "checkpoints": Checkpoints(), "machine": Machine(),
+    }  # fmt: skip
+    values = {k: v for k, v in plain.items() if k not in BESIDES}
+    _check_complete(values, Config)
+    for key, section in sections.items():
+        _check_complete(values[key], type(section), f"{key}.")
+        values[key] = section.with_values(values[key])
+    return Config(**values)
+
+
+def _check_complete(values: Mapping[str, Any], section: type[Section], prefix: str = "") -> None:
     known, given = {f.name for f in dataclasses.fields(section)}, set(values)
     for name in sorted(given - known):
         raise unknown("setting", f"{prefix}{name}", [f"{prefix}{k}" for k in known])

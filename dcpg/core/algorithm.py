@@ -109,7 +109,7 @@ class Algorithm:
         # device itself.
         self.adams = {
             name: torch.optim.Adam(network.parameters(), lr=settings.learning_rate, eps=settings.adam_eps, fused=True)
-            for name in method.steps
+            for name in method.adams
         }
         self.cursor = Cursor()
         self.tau: Rollout | None = None
@@ -163,7 +163,7 @@ class Algorithm:
                 drawing = zip(batches, parts, self.generators("draw", *place, minibatch), strict=True)
                 batches = [line.draw(batch, part, g, self.actions) for batch, part, g in drawing]
             batches = [batch.to(self.device) for batch in batches]
-            for name, terms in line.steps.items():
+            for name, terms in line.adams.items():
                 self.step(name, terms, batches, line.couples)
             at.step_done(minibatches)
             self.between_steps()
@@ -222,7 +222,7 @@ class Algorithm:
             return
         bad = [
             f"{term} of the {name} line"
-            for name, terms in self.method.steps.items()
+            for name, terms in self.method.adams.items()
             for term, value in zip([*terms, "the gradient"], self.sums[name].values.tolist(), strict=True)
             if not math.isfinite(value)
         ]
@@ -234,7 +234,7 @@ class Algorithm:
 
     def fresh_sums(self) -> dict[str, Sums]:
         """The running sums at the start of a row."""
-        return {name: Sums.zero(terms, self.device) for name, terms in self.method.steps.items()}
+        return {name: Sums.zero(terms, self.device) for name, terms in self.method.adams.items()}
 
     def compressed(self) -> list[bytes]:
         """tau's frames as segments, made when B or a checkpoint first asks for them."""
@@ -257,7 +257,7 @@ class Algorithm:
     def row(self) -> dict[str, Any]:
         """The means of the current row: every term unscaled and scaled, and gradient norms."""
         row: dict[str, Any] = {}
-        for name, terms in self.method.steps.items():
+        for name, terms in self.method.adams.items():
             sums = self.sums[name]
             if not sums.steps:
                 continue

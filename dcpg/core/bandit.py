@@ -20,8 +20,11 @@ class Augmenter(Protocol):
     def choose(self) -> str:
         """The augmentation for the rollout that was observed last."""
 
-    def observe(self, tau: Rollout, ranks: Ranks = ALONE) -> None:
+    def observe(self, tau: Rollout) -> None:
         """See a rollout, which the policy sampled after the update with the choice before."""
+
+    def row(self) -> dict[str, Any]:
+        """Columns of metrics.jsonl."""
 
     def state(self) -> Any:
         """JSON that restores exactly."""
@@ -44,8 +47,12 @@ class Fixed:
         """Its name."""
         return self.name
 
-    def observe(self, tau: Rollout, ranks: Ranks = ALONE) -> None:
+    def observe(self, tau: Rollout) -> None:
         """Nothing to learn."""
+
+    def row(self) -> dict[str, Any]:
+        """The augmentation in use."""
+        return {"augmentation": self.name}
 
     def state(self) -> Any:
         """Nothing to keep."""
@@ -66,8 +73,13 @@ class UCB:
 
     arms = tuple(AUGMENTATIONS)
 
-    def __init__(self, head: str, c: float, window: int) -> None:
-        self.head, self.c, self.window = head, c, window  # head: the value head whose targets are the reward
+    def __init__(self, head: str, c: float, window: int, ranks: Ranks = ALONE) -> None:
+        self.head, self.c, self.window, self.ranks = (
+            head,
+            c,
+            window,
+            ranks,
+        )  # head: the value head whose targets are the reward
         self.total = 1
         self.counts = [1] * len(self.arms)
         self.rewards: list[list[float]] = [[] for _ in self.arms]  # the last `window` of each arm
@@ -77,13 +89,13 @@ class UCB:
         """The arm in use."""
         return self.arms[self.arm or 0]
 
-    def observe(self, tau: Rollout, ranks: Ranks = ALONE) -> None:
+    def observe(self, tau: Rollout) -> None:
         """Reward the arm in use, then choose again; of equal arms the first."""
         if self.arm is not None:
             self.total += 1
             self.counts[self.arm] += 1
             targets = tau.returns[self.head][tau.valid].double()
-            total, count = ranks.total(torch.tensor([targets.sum(), len(targets)], dtype=torch.float64))
+            total, count = self.ranks.total(torch.tensor([targets.sum(), len(targets)], dtype=torch.float64))
             reward = float(total / count)
             self.rewards[self.arm] = [*self.rewards[self.arm], reward][-self.window :]
         bounds = [
@@ -91,6 +103,10 @@ class UCB:
             for rewards, count in zip(self.rewards, self.counts, strict=True)
         ]
         self.arm = bounds.index(max(bounds))
+
+    def row(self) -> dict[str, Any]:
+        """The augmentation in use."""
+        return {"augmentation": self.choose()}
 
     def state(self) -> Any:
         """Counts, rewards and the arm in use."""

@@ -16,7 +16,6 @@ from dcpg.core.augmentations import AUGMENTATIONS
 from dcpg.core.batch import Batch
 
 if TYPE_CHECKING:
-    from dcpg.core.bandit import Augmenter
     from dcpg.core.method import Draw
     from dcpg.core.rollout import Rollout
 
@@ -64,13 +63,12 @@ def draw_pairs(batch: Batch, tau: Rollout, generator: torch.Generator, actions: 
     )
 
 
-def draw_augmentation(augmenter: Augmenter, first: Draw | None) -> Draw:
-    """A draw that gives each image the parameters of the augmentation in use, after `first` if it is given."""
+def draw_augmentation(first: Draw | None) -> Draw:
+    """A draw that gives each frame the parameters of tau's augmentation, after `first` if there is one."""
 
-    def draw(batch: Batch, data: Any, generator: torch.Generator, actions: int) -> Batch:
-        batch = first(batch, data, generator, actions) if first is not None else batch
-        name = augmenter.choose()
-        parameters = AUGMENTATIONS[name].draw(len(batch), generator)
-        return replace(batch, augmentation={name: parameters})
+    def draw(batch: Batch, tau: Rollout, generator: torch.Generator, actions: int) -> Batch:
+        batch = first(batch, tau, generator, actions) if first is not None else batch
+        parameters = AUGMENTATIONS[tau.augmentation].draw(len(batch), generator)
+        return replace(batch, augmentation={tau.augmentation: parameters})
 
     return draw

@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dcpg.config.schema import Config
 from dcpg.core.actor import Actor, sample_actions
 from dcpg.core.rewards import RewardNormaliser
 from dcpg.envs.base import Step, VectorEnv
@@ -41,15 +40,15 @@ class Episodes:
     true_value: float  # mean discounted normalised return, gamma 0.999
     true_value_own_gamma: float  # with the method's own gamma
 
-    def row(self, split: str) -> dict[str, Any]:
-        """The columns of eval.jsonl."""
+    def row(self) -> dict[str, Any]:
+        """The columns of an evaluation's row."""
         return {
-            f"{split}_return": float(np.mean(self.returns)),
-            f"{split}_returns": self.returns,
-            f"{split}_levels": self.levels,
-            f"{split}_predicted_value": self.predicted_value,
-            f"{split}_true_value": self.true_value,
-            f"{split}_true_value_own_gamma": self.true_value_own_gamma,
+            "mean": float(np.mean(self.returns)),
+            "returns": self.returns,
+            "levels": self.levels,
+            "predicted_value": self.predicted_value,
+            "true_value": self.true_value,
+            "true_value_own_gamma": self.true_value_own_gamma,
         }
 
 
@@ -61,13 +60,6 @@ class Protocol:
     gamma: float  # the method's own discount
     max_steps: int
     greedy: bool = False
-
-    @classmethod
-    def of(cls, config: Config, greedy: bool = False) -> Protocol:
-        """A run's own: the value head that gives its advantages, and that head's discount."""
-        method = config.declared()
-        gamma = method.targets[method.advantages].gamma
-        return cls(method.advantages, gamma, config.evaluation.max_steps, greedy)
 
 
 @dataclass(frozen=True)

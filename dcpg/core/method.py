@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dcpg.core.bandit import Augmenter
 from dcpg.core.batch import Batch
 from dcpg.core.networks import Head, Outputs
 from dcpg.settings import Section, setting
@@ -72,7 +71,7 @@ class Optimise:
     before: Mapping[str, Terms] = field(default_factory=dict)  # Adam -> terms of a step on each minibatch before
 
     @property
-    def steps(self) -> dict[str, Terms]:
+    def adams(self) -> dict[str, Terms]:
         """The Adams that step on each minibatch, in their order, and what each minimises."""
         return {**self.before, self.name: self.terms}
 
@@ -89,7 +88,7 @@ class Method:
     N_pi: int = 1  # rollouts between two auxiliary phases
     keep: tuple[str, ...] = ()  # what a minibatch of B carries: s, R, and a, done for the dynamics
     needs_levels: bool = False  # a draw asks for the level of each state
-    augmenter: Augmenter | None = None  # chooses the augmentation; it has memory, so a Method serves one run
+    augmented: bool = False  # terms compare each frame with an augmented view of it
 
     def encoder_of(self, head: str) -> str:
         """The encoder that a head stands on."""
@@ -101,9 +100,9 @@ class Method:
         return self.policy_phase + self.auxiliary_phase
 
     @property
-    def steps(self) -> dict[str, Terms]:
+    def adams(self) -> dict[str, Terms]:
         """Every Adam and what it minimises."""
-        return {name: terms for line in self.lines for name, terms in line.steps.items()}
+        return {name: terms for line in self.lines for name, terms in line.adams.items()}
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ class Rollout:
     returns: dict[str, Tensor] = field(default_factory=dict)  # value head -> value target R_t, float32 [T, N]
     advantages_raw: Tensor = field(default_factory=lambda: torch.empty(0))  # float32 [T, N]
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))  # normalised over the rollout, float32 [T, N]
+    augmentation: str = ""  # the one that DrAC's terms use with this rollout
 
     def __len__(self) -> int:
         return self.actions.numel()
@@ -61,7 +62,7 @@ class Rollout:
             value = getattr(self, f.name)
             if isinstance(value, dict):
                 flat |= {f"{f.name}/{head}": x for head, x in value.items()}
-            elif f.name != "frames":
+            elif isinstance(value, Tensor) and f.name != "frames":
                 flat[f.name] = value
         return flat
 

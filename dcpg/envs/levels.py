@@ -8,16 +8,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dcpg.seeding import generator
 
-if TYPE_CHECKING:
-    from dcpg.core.rollout import Rollout
+
+class Played(Protocol):
+    """What a chooser sees of a rollout."""
+
+    @property
+    def advantages_raw(self) -> Tensor:
+        """R - V of each step, float32 [T, N]."""
+
+    @property
+    def dones(self) -> Tensor:
+        """Whether each step ended an episode, bool [T, N]."""
+
+    @property
+    def levels(self) -> Tensor:
+        """The level of each step, int64 [T, N]."""
 
 
 class LevelChooser(Protocol):
@@ -28,7 +42,7 @@ class LevelChooser(Protocol):
     def choose(self, env: int) -> int:
         """The seed of the next level of environment `env`."""
 
-    def observe(self, tau: Rollout) -> None:
+    def observe(self, tau: Played) -> None:
         """See a rollout that was played on the chosen levels."""
 
     def row(self) -> dict[str, Any]:
@@ -44,7 +58,7 @@ class LevelChooser(Protocol):
 class Blind:
     """A chooser that learns nothing from rollouts."""
 
-    def observe(self, tau: Rollout) -> None:
+    def observe(self, tau: Played) -> None:
         """Nothing to learn."""
 
     def row(self) -> dict[str, Any]:
@@ -135,7 +149,7 @@ class PrioritisedLevels:
         mixed: NDArray[np.float64] = (1 - self.rho) * rank_prioritised(self.scores, self.beta) + self.rho * stale
         return mixed
 
-    def observe(self, tau: Rollout) -> None:
+    def observe(self, tau: Played) -> None:
         """Each part of an episode scores its level with its mean |R - V|; a later part replaces an earlier one."""
         for level, score in level_scores(tau):
             self.scores[self.index[level]] = score
@@ -177,7 +191,7 @@ def rank_prioritised(scores: NDArray[np.float64], beta: float) -> NDArray[np.flo
     return shares
 
 
-def level_scores(tau: Rollout) -> list[tuple[int, float]]:
+def level_scores(tau: Played) -> list[tuple[int, float]]:
     """(level, mean |R - V|) of every part of an episode in a rollout: those that ended, then those that go on.
 
     R - V is the advantage before it is normalised. Parts come environment by environment, each in time order.

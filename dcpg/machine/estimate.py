@@ -18,7 +18,6 @@ from dcpg.core.networks import Network, Outputs
 from dcpg.core.rollout import Rollout
 from dcpg.envs.base import Spaces
 from dcpg.machine.devices import device_of
-from dcpg.runs.agent import Agent
 from dcpg.seeding import generator
 
 EPISODE = 200  # steps of an average evaluation episode, for the estimate only
@@ -45,10 +44,10 @@ def training(config: Config, spaces: Spaces, rollouts: int) -> float:
     return seconds + evaluations * 2 * config.evaluation.episodes * EPISODE * (acting + ENV_SECONDS)
 
 
-def playing(agent: Agent, episodes: int) -> float:
+def playing(actor: Actor, shape: tuple[int, ...], episodes: int) -> float:
     """Seconds that so many episodes will take."""
-    frames = np.zeros((min(episodes, 100), *agent.shape), np.uint8)
-    acting = _best(lambda: agent.actor.log_policy(frames)) / len(frames)
+    frames = np.zeros((min(episodes, 100), *shape), np.uint8)
+    acting = _best(lambda: actor.log_policy(frames)) / len(frames)
     return episodes * EPISODE * (acting + ENV_SECONDS)
 
 
@@ -75,7 +74,7 @@ def _line_cost(config: Config, network: Network, line: Optimise, spaces: Spaces)
     batch = batch.to(device_of(config))
 
     def once() -> None:
-        for terms in line.steps.values():
+        for terms in line.adams.values():
             out = Outputs(network, batch, config.machine.chunk)
             loss = torch.stack([weight * term(out, batch).mean() for weight, term in terms.values()]).sum()
             loss.backward()  # type: ignore[no-untyped-call]

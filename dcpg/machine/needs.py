@@ -67,7 +67,7 @@ def needs(config: Config, spaces: Spaces) -> Needs:
     sizes = (widths.channels, widths.features, widths.discriminator)
     network = Network(method.networks, spaces.shape, spaces.actions, *sizes, device="meta")
     weights = 4 * sum(p.numel() for p in network.parameters())
-    moments = 2 * weights * len(method.steps)
+    moments = 2 * weights * len(method.adams)
     frames = config.rollout_size * math.prod(spaces.shape) * spaces.dtype.itemsize
     tau = frames / (COMPRESSION if spaces.dtype == np.uint8 else 1) + 64 * config.rollout_size
     buffer = method.N_pi * (tau + 4 * spaces.actions * config.rollout_size) if method.auxiliary_phase else 0.0
@@ -92,7 +92,7 @@ def _step(config: Config, method: Method, line: Optimise, spaces: Spaces) -> flo
     else:
         samples = line.data.segments * config.rollout_length
         frames = samples + line.data.segments
-    views = 2 if method.augmenter is not None or (isinstance(line.data, Tau) and line.draw is not None) else 1
+    views = 2 if method.augmented or (isinstance(line.data, Tau) and line.draw is not None) else 1
     chunk = min(config.machine.chunk, samples)
     held, passing = _activations(config, spaces.shape)
     graph = views * len(method.networks) * (frames if line.couples else chunk) * held

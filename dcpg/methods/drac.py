@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from dcpg.core.augmentations import AUGMENTATIONS
-from dcpg.core.bandit import UCB, Fixed
 from dcpg.core.draws import draw_augmentation
 from dcpg.core.method import Method, Terms
 from dcpg.core.objectives import G_V, G_pi
@@ -27,14 +26,11 @@ class DrAC(Section):
 
 def with_drac(base: Method, h: DrAC, augment: str) -> Method:
     """A method whose policy phase, where it has J_pi, also has DrAC's two regularisers."""
-    augmenter = UCB(base.advantages, h.c, h.window) if augment == "ucb" else Fixed(augment)
     pair: Terms = {"G_pi": (h.alpha_r, G_pi), "G_V": (h.alpha_r, partial(G_V, head=base.advantages))}
     if not any("J_pi" in line.terms for line in base.policy_phase):
         raise BadInput(f"augment={augment} needs a line with the term J_pi in the policy phase; this method has none.")
     lines = tuple(
-        replace(line, terms={**line.terms, **pair}, draw=draw_augmentation(augmenter, line.draw))
-        if "J_pi" in line.terms
-        else line
+        replace(line, terms={**line.terms, **pair}, draw=draw_augmentation(line.draw)) if "J_pi" in line.terms else line
         for line in base.policy_phase
     )
-    return replace(base, policy_phase=lines, augmenter=augmenter)
+    return replace(base, policy_phase=lines, augmented=True)

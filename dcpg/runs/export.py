@@ -23,7 +23,8 @@ from dcpg.runs.evaluate import evaluate_agent, recorded_levels
 from dcpg.storage.files import dump, fsync_dir, write_durable
 from dcpg.storage.rows import read_rows
 from dcpg.storage.rundir import RunDirectory
-from dcpg.training.weights import EXPORT, Moment, WEIGHTS, find
+from dcpg.config.written import EXPORT
+from dcpg.training.weights import Moment, WEIGHTS, find
 from pathlib import Path
 from safetensors.torch import load as load_tensors
 from typing import Any

@@ -11,13 +11,12 @@ import socket
 import time
 from dataclasses import dataclass
 from dcpg.config.schema import Config, UNDECISIVE
-from dcpg.config.written import from_json
+from dcpg.config.written import Written, fingerprint, read_written
 from dcpg.errors import BadInput
 from dcpg.settings import dotted
 from dcpg.storage.files import read_regular
 from dcpg.storage.rows import parse_rows
 from dcpg.storage.rundir import RunDirectory
-from dcpg.sweep.plan import Job
 from pathlib import Path
 from typing import Any
 
@@ -44,21 +43,20 @@ class Standing:
     note: str = ""  # what is wrong with it, if it is damaged
 
 
-def look(job: Job, path: Path) -> Standing:
+def look(config: Config, path: Path) -> Standing:
     """Where a run stands; a directory that holds another one is refused, one that cannot be read is damaged."""
     run = RunDirectory(path)
     if not run.config.exists():  # it comes last when a run begins
         return Standing()
     try:
-        plain = run.read_config()
-        there = from_json(plain, run.config)
+        written = read_written(run)
     except BadInput as error:
         return Standing("damaged", note=str(error))
-    _check_same(job, run, there, bool(plain.get("init")))
+    _check_same(config, run, written)
     evaluated = next(iter(last_rows(run.evaluations.path)), {})
-    phase = last_rows(run.timing.path, job.config.declared().N_pi)  # rollouts with an auxiliary phase take much longer
+    phase = last_rows(run.timing.path, config.declared().N_pi)  # rollouts with an auxiliary phase take much longer
     place = max((p.name for p in run.checkpoints.glob("0*-*") if CHECKPOINT.fullmatch(p.name)), default="")
-    total = job.config.rollouts * job.config.rollout_size
+    total = config.rollouts * config.rollout_size
     steps = _whole(phase[-1].get("steps") if phase else 0) or int(place[:12] or 0)
     seconds = [1 / speed for row in phase if (speed := _number(row.get("steps_per_s")) or 0.0) > 0]
     finished = _says_finished(run.summary, total) and _whole(evaluated.get("steps")) == total
@@ -72,13 +70,14 @@ def look(job: Job, path: Path) -> Standing:
     )
 
 
-def _check_same(job: Job, run: RunDirectory, there: Config, init: bool) -> None:
-    if init:
+def _check_same(config: Config, run: RunDirectory, written: Written) -> None:
+    there = written.config
+    if written.init:
         raise BadInput(f"{run.path} holds a run that began with the weights of another one; choose another --out.")
-    if (there.fingerprint(), there.steps) != (job.config.fingerprint(), job.config.steps):
-        name, old, new = _first_difference(there, job.config)
+    if (fingerprint(there.to_json()), there.steps) != (fingerprint(config.to_json()), config.steps):
+        name, old, new = _first_difference(there, config)
         raise BadInput(
-            f"{run.path} holds another run than this sweep's {job.name}: it has {name}={old}, the sweep {new}. Choose "
+            f"{run.path} holds another run than this sweep's: it has {name}={old}, the sweep {new}. Choose "
             "another --out, or change the sweep back."
         )
 

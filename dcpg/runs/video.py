@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dcpg.config.build import protocol_of
+
 import av
 import functools
 import math
@@ -128,7 +130,7 @@ def record(agent: Agent, levels: Sequence[int], out: Path) -> evaluation.Episode
                 else:
                     tiles[i].look(pictures[i])
 
-        protocol = replace(evaluation.Protocol.of(agent.config), max_steps=MAX_FRAMES)
+        protocol = replace(protocol_of(agent.config), max_steps=MAX_FRAMES)
         key = (agent.config.seed, "video", f"levels-{levels[0]}", agent.k)
         try:
             episodes = evaluation.play(env, agent.actor, agent.normaliser, protocol, key, watch=watch)

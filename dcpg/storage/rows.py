@@ -1,33 +1,230 @@
-"""Files of JSON lines."""
+"""Files of JSON lines, and the types of the rows in them.
+
+A row is written with `json.dumps`, so that equal runs write equal bytes. Reading is strict: a row that lacks a column
+or has one of another type is refused with a sentence, and a file ends for its reader at the first torn line.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Protocol, Self, TypeVar
 
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from dcpg.errors import BadInput
 from dcpg.storage.files import dump, fsync_dir, read_regular, write_atomic
+
+LARGEST = 1e100  # a greater number is no return, and its square is not finite
+SPLITS = {"train": "training levels", "test": "unseen levels"}  # what an evaluation is played on, and its name
+VALUES = ("predicted_value", "true_value", "true_value_own_gamma")
+
+Number = Annotated[float, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
+Scalar = int | float | str | None
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Steps = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Row(Protocol):
+    """A row of one of a run's files."""
+
+    def plain(self) -> dict[str, Any]:
+        """The columns, in the order in which they are written."""
+
+    @classmethod
+    def parse(cls, plain: Mapping[str, Any]) -> Self:
+        """A row from its columns; ValueError if they are not those of such a row."""
+
+
+class Metrics(msgspec.Struct, frozen=True, kw_only=True):
+    """One rollout in metrics.jsonl."""
+
+    rollout: Count
+    steps: Steps
+    episode_returns: list[Number]  # of the episodes that ended in this rollout
+    episode_lengths: list[Count]
+    episode_levels: list[int]
+    reward_variance: Number
+    more: dict[str, Scalar]  # choosers, measurements, and every term as "LINE.TERM" and "LINE.TERM.scaled"
+
+    def plain(self) -> dict[str, Any]:
+        """The columns, in the order in which they are written."""
+        columns, more = _columns(self), self.more
+        del columns["more"]
+        return columns | more
+
+    @classmethod
+    def parse(cls, plain: Mapping[str, Any]) -> Self:
+        """A row from its columns."""
+        fixed = {name: plain[name] for name in cls.__struct_fields__ if name in plain and name != "more"}
+        rest = {name: value for name, value in plain.items() if name not in fixed}
+        row = _convert({**fixed, "more": rest}, cls)
+        _check_finite([row.reward_variance, *row.episode_returns, *row.more.values()])
+        return row
+
+
+class Split(msgspec.Struct, frozen=True, kw_only=True):
+    """The episodes of an evaluation on one kind of levels."""
+
+    mean: Number = msgspec.field(name="return")
+    returns: list[Number] | None = None  # one per episode; None where a reader has dropped them
+    levels: list[int] | None = None
+    predicted_value: Number
+    true_value: Number
+    true_value_own_gamma: Number
+
+
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """One evaluation in eval.jsonl: columns such as `test_return` belong to the split `test`."""
+
+    k: Count
+    rollout: Count
+    steps: Steps
+    splits: dict[str, Split]
+
+    def plain(self) -> dict[str, Any]:
+        """The columns, in the order in which they are written."""
+        columns: dict[str, Any] = {"k": self.k, "rollout": self.rollout, "steps": self.steps}
+        for name, split in self.splits.items():
+            for column in ("return", "returns", "levels", *VALUES):
+                columns[f"{name}_{column}"] = getattr(split, "mean" if column == "return" else column)
+        return columns
+
+    @classmethod
+    def parse(cls, plain: Mapping[str, Any]) -> Self:
+        """A row from its columns; every split that is there must be whole, and its mean that of its episodes."""
+        splits: dict[str, dict[str, Any]] = {}
+        for column, value in plain.items():
+            split, underscore, name = column.partition("_")
+            if underscore and split in SPLITS:
+                splits.setdefault(split, {})[name] = value
+        found = {name: _convert(columns, Split, f"{name}_") for name, columns in splits.items()}
+        for name, episodes in found.items():
+            _check_split(episodes, name)
+        whole = {name: plain[name] for name in ("k", "rollout", "steps") if name in plain}
+        return _convert({**whole, "splits": found}, cls)
+
+
+def _check_split(split: Split, name: str) -> None:
+    returns, levels = split.returns, split.levels
+    if not returns or levels is None or len(returns) != len(levels):
+        raise ValueError(f"{name}_returns and {name}_levels are not lists of equal length")
+    _check_finite([split.mean, *returns, split.predicted_value, split.true_value, split.true_value_own_gamma])
+    mean = sum(returns) / len(returns)
+    if not math.isclose(split.mean, mean, rel_tol=1e-6, abs_tol=1e-6):
+        raise ValueError(f"{name}_return is {split.mean:g}, but its episodes' mean is {mean:g}")
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """One rollout in timing.jsonl."""
+
+    steps: Steps
+    steps_per_s: Number
+    seconds: dict[str, Number]  # where the time went
+
+    def plain(self) -> dict[str, Any]:
+        """The columns, in the order in which they are written."""
+        return _columns(self)
+
+    @classmethod
+    def parse(cls, plain: Mapping[str, Any]) -> Self:
+        """A row from its columns."""
+        return _convert(plain, cls)
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """summary.json: what a run has come to."""
+
+    method: str
+    game: str
+    seed: int
+    steps: Count
+    steps_asked: Count
+    status: Literal["running", "stopped", "failed", "finished"]
+    train_return: Number | None = None
+    test_return: Number | None = None
+    train_returns: list[Number] | None = None
+    test_returns: list[Number] | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """The columns, in the order in which they are written."""
+        return _columns(self)
+
+    @classmethod
+    def parse(cls, plain: Mapping[str, Any]) -> Self:
+        """A summary from its columns."""
+        return _convert(plain, cls)
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened to a run of a sweep, in the sweep's index.jsonl."""
+
+    run: str
+    event: Literal["started", "ended", "finished", "failed", "retry"]
+    attempt: Count = 0
+    code: int | UnsetType | None = UNSET  # the exit code, negative for a signal; None: the worker was lost
+    node: str | UnsetType = UNSET
+    place: str | UnsetType = UNSET  # the run's newest checkpoint
+    last_lines: str | UnsetType = UNSET
+    time: str = ""
+
+    def plain(self) -> dict[str, Any]:
+        """The columns that are set, in the order in which they are written."""
+        return {name: value for name, value in _columns(self).items() if value is not UNSET}
+
+    @classmethod
+    def parse(cls, plain: Mapping[str, Any]) -> Self:
+        """An event from its columns."""
+        return _convert(plain, cls)
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+R = TypeVar("R", bound=Row)
+
+
+def _columns(row: msgspec.Struct) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in row.__struct_fields__}
+
+
+def _convert(plain: Mapping[str, Any], kind: type[S], prefix: str = "") -> S:
+    """Checked by type and bounds; the message names the column."""
+    try:
+        return msgspec.convert(dict(plain), kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error).replace("`$.", f"`{prefix}").replace("field `", f"field `{prefix}")) from None
+
+
+def _check_finite(values: list[Any]) -> None:
+    for value in values:
+        if isinstance(value, int | float) and not abs(value) <= LARGEST:
+            raise ValueError(f"{value:g} is not a number")
+
+
+# -- files
 
 
 class Rows:
-    """A file of JSON lines. A row that the disk refuses is kept and tried again with the next one."""
+    """A file of rows that is written to. A row that the disk refuses is kept and tried again with the next one."""
 
     def __init__(self, path: Path, writes: bool = True) -> None:
         self.path, self.pending, self.count, self.writes = path, list[bytes](), 0, writes
 
-    def append(self, row: dict[str, Any]) -> None:
-        """One more row."""
+    def append(self, row: Row) -> None:
+        """Write one more row, now or with the next one."""
         self.count += 1
         if not self.writes:
             return
-        self.pending.append(dump(row))
-        with contextlib.suppress(OSError):  # `sync` says so if it lasts
+        self.pending.append(dump(row.plain()))
+        with contextlib.suppress(OSError):  # `sync` raises if it lasts
             self._flush()
 
     def sync(self) -> None:
-        """Every row on the disk, or an error."""
+        """Return when every row is on the disk, or raise."""
         if not self.writes:
             return
         self._flush()
@@ -51,8 +248,8 @@ class Rows:
                 raise
         self.pending.clear()
 
-    def keep(self, count: int) -> None:
-        """Drop everything past the first `count` rows: what comes again, and a torn last line."""
+    def truncate(self, count: int) -> None:
+        """Drop everything past the first `count` rows: what will come again, and a torn last line."""
         self.count = count
         if not self.writes:
             return
@@ -61,13 +258,26 @@ class Rows:
         self.pending.clear()
 
 
+def read(path: Path, kind: type[R]) -> list[R]:
+    """The rows of a file up to the first torn line; a row that is not one of its kind is refused."""
+    return [parse(plain, kind, f"{path.name}, row {number}") for number, plain in enumerate(read_rows(path), 1)]
+
+
+def parse(plain: Mapping[str, Any], kind: type[R], where: str) -> R:
+    """A row, or a sentence that names the place and the column."""
+    try:
+        return kind.parse(plain)
+    except (ValueError, OverflowError) as error:
+        raise BadInput(f"{where}: {error}.") from None
+
+
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a JSON-lines file, up to the first line that is torn or not a row."""
+    """The columns of a file's rows, up to the first line that is torn or not a row."""
     return parse_rows(read_regular(path)) if path.exists() else []
 
 
 def parse_rows(data: bytes) -> list[dict[str, Any]]:
-    """The rows of JSON lines, up to the first one that is torn or not a row."""
+    """The columns of JSON lines, up to the first one that is torn or not a row."""
     rows = []
     for line in data.splitlines(keepends=True):
         try:

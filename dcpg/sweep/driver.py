@@ -91,7 +91,7 @@ class Driver:
 
     def _scan(self) -> None:
         """Where every run stands; one that is not this sweep's is refused."""
-        self.standings = {name: look(job, self.layout.run(name)) for name, job in self.jobs.items()}
+        self.standings = {name: look(job.config, self.layout.run(name)) for name, job in self.jobs.items()}
 
     def _prepare(self, retry: bool) -> None:
         try:
@@ -157,7 +157,7 @@ class Driver:
     def _standing(self, name: str) -> Standing:
         """Where a run stands, or stood when that could last be told: storage may fail for a moment."""
         try:
-            return look(self.jobs[name], self.layout.run(name))
+            return look(self.jobs[name].config, self.layout.run(name))
         except (BadInput, OSError) as error:  # the directory was in order when the sweep began
             self.show.say(f"{name}: {error}")
             return self.standings[name]

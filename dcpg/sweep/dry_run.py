@@ -68,7 +68,7 @@ class Cost:
 def cost(plan: Plan, root: Path) -> Cost:
     """Look at what is there, and probe each method's speed."""
     layout = Layout(root)
-    standings = {job.name: look(job, layout.run(job.name)) for job in plan.jobs}
+    standings = {job.name: look(job.config, layout.run(job.name)) for job in plan.jobs}
     index = Index(layout.index, writable=False)
     failed = sum(index[name].failed and s.status != "finished" for name, s in standings.items())
     left = [job for job in plan.jobs if standings[job.name].status != "finished"]

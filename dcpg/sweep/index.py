@@ -16,7 +16,7 @@ from typing import Any
 
 from dcpg.errors import OutOfMemory, Stopped, StorageFailed
 from dcpg.storage.files import dump, read_regular, write_atomic
-from dcpg.storage.rows import Rows
+from dcpg.storage.rows import Event, Rows
 
 EVENTS = ("started", "ended", "finished", "failed", "retry")
 
@@ -130,7 +130,7 @@ class Index:
         row["time"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         self.events.append(row)
         self[run].add({"code": None, "place": "", "last_lines": "", **row})
-        self.rows.append(row)
+        self.rows.append(Event.parse(row))
 
     def _sync(self) -> None:
         with contextlib.suppress(OSError):  # it comes with the next one, or `close` says so

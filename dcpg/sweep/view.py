@@ -130,7 +130,7 @@ def from_directory(root: Path) -> tuple[Plan, View]:
     """A sweep from its directory, while its driver works or long after. Writes nothing."""
     layout = Layout(root)
     plan = read_plan(layout)
-    standings = {job.name: look(job, layout.run(job.name)) for job in plan.jobs}
+    standings = {job.name: look(job.config, layout.run(job.name)) for job in plan.jobs}
     index = Index(layout.index, writable=False)
     return plan, view(plan, index, standings, lambda name: runs_now(layout.run(name) / "lock"))
 

@@ -342,7 +342,7 @@ class Measurement:
 
     def step(self, line: Optimise, batch: Batch) -> None:
         """The optimiser steps on a minibatch."""
-        for name, terms in line.steps.items():
+        for name, terms in line.adams.items():
             self.algorithm.step(name, terms, [batch.to(self.device)], line.couples)
 
     def naive(self) -> float:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from dcpg.config.schema import Config
+from dcpg.config.written import fingerprint
 from dcpg.errors import BadInput
+from dcpg.storage.rows import Evaluation, Metrics
 from dcpg.storage.rundir import RunDirectory
 
 
@@ -64,23 +66,23 @@ class Logs:
                 name=directory.path.name,
                 config=config.to_json(),
                 dir=str(directory.path),
-                id=f"{config.fingerprint()[:12]}-{config.seed}",
+                id=f"{fingerprint(config.to_json())[:12]}-{config.seed}",
                 resume="allow",
             )
 
-    def purge(self, steps: int, rows: list[dict[str, Any]], evaluations: list[dict[str, Any]]) -> None:
+    def purge(self, steps: int, rows: list[Metrics], evaluations: list[Evaluation]) -> None:
         """A resumed run: what stands at `steps` and later goes; of it, what was kept is written again."""
         self._purge = steps
         self._again = [_of_row(row) for row in rows[-1:]]
-        self._again += [_of_evaluation(row) for row in evaluations[-1:] if row["steps"] == steps]
+        self._again += [_of_evaluation(row) for row in evaluations[-1:] if row.steps == steps]
 
-    def row(self, row: dict[str, Any], steps_per_s: float) -> None:
+    def row(self, row: Metrics, steps_per_s: float) -> None:
         """A rollout's numbers."""
-        self._add({**_of_row(row), "training/steps_per_s": steps_per_s}, row["steps"])
+        self._add({**_of_row(row), "training/steps_per_s": steps_per_s}, row.steps)
 
-    def evaluation(self, row: dict[str, Any]) -> None:
+    def evaluation(self, row: Evaluation) -> None:
         """An evaluation's numbers."""
-        self._add(_of_evaluation(row), row["steps"])
+        self._add(_of_evaluation(row), row.steps)
 
     def _add(self, numbers: dict[str, float], steps: int) -> None:
         if not self.directory.writes:
@@ -113,12 +115,13 @@ class Logs:
             self._wandb.finish()
 
 
-def _of_row(row: dict[str, Any]) -> dict[str, float]:
-    numbers = {k: v for k, v in row.items() if isinstance(v, (int, float)) and k not in ("rollout", "steps")}
-    if row["episode_returns"]:
-        numbers["episode_return"] = sum(row["episode_returns"]) / len(row["episode_returns"])
+def _of_row(row: Metrics) -> dict[str, float]:
+    columns = {"reward_variance": row.reward_variance, **row.more}
+    numbers = {name: value for name, value in columns.items() if isinstance(value, (int, float))}
+    if row.episode_returns:
+        numbers["episode_return"] = sum(row.episode_returns) / len(row.episode_returns)
     return {f"training/{k}": v for k, v in numbers.items()}
 
 
-def _of_evaluation(row: dict[str, Any]) -> dict[str, float]:
-    return {f"evaluation/{k}": v for k, v in row.items() if isinstance(v, float)}
+def _of_evaluation(row: Evaluation) -> dict[str, float]:
+    return {f"evaluation/{name}": value for name, value in row.plain().items() if isinstance(value, float)}

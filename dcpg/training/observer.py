@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from dcpg.config.schema import Config
+from dcpg.storage.rows import Evaluation, Metrics
 
 
 class Watcher(Protocol):
@@ -18,10 +19,10 @@ class Watcher(Protocol):
     def progress(self, phase: str, place: str) -> None:
         """A little further: in which phase, and where in it."""
 
-    def row(self, row: dict[str, Any], steps_per_s: float) -> None:
+    def row(self, row: Metrics, steps_per_s: float) -> None:
         """A rollout is done."""
 
-    def evaluation(self, row: dict[str, Any]) -> None:
+    def evaluation(self, row: Evaluation) -> None:
         """An evaluation is done."""
 
     def warn(self, message: str) -> None:
@@ -40,10 +41,10 @@ class Silent:
     def progress(self, phase: str, place: str) -> None:
         """Nothing."""
 
-    def row(self, row: dict[str, Any], steps_per_s: float) -> None:
+    def row(self, row: Metrics, steps_per_s: float) -> None:
         """Nothing."""
 
-    def evaluation(self, row: dict[str, Any]) -> None:
+    def evaluation(self, row: Evaluation) -> None:
         """Nothing."""
 
     def warn(self, message: str) -> None:

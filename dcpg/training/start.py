@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from dcpg.config.build import EnvMaker, known_spaces
-from dcpg.config.schema import OWN, SCHEMA, Config
-from dcpg.config.written import from_json
+from dcpg.config.schema import OWN, Config
+from dcpg.config.written import from_json, to_write
 from dcpg.envs.base import Spaces
 from dcpg.errors import BadInput
 from dcpg.machine import needs as room
@@ -49,7 +49,7 @@ def start(
             except Damaged as error:
                 raise BadInput(f"--init {init} does not fit this run: {error}.") from None
         _check_equal(trainer)
-        plain = {"schema": SCHEMA, **config.to_json(), "init": str(init) if init else None, "versions": versions()}
+        plain = to_write(config, init, versions())
 
         def begin() -> None:  # config.json comes last: with it the run exists
             trainer.save(final=True)
@@ -89,7 +89,7 @@ def _check_equal(trainer: Trainer) -> None:
     if trainer.ranks.alone:
         return
     weights = hashlib.sha256(weights_file(trainer.network)).hexdigest()
-    everyone = trainer.ranks.together(lambda: [trainer.config.fingerprint(), trainer.config.steps, weights])
+    everyone = trainer.ranks.together(lambda: [trainer.fingerprint, trainer.config.steps, weights])
     if any(one != everyone[0] for one in everyone):
         raise BadInput(
             "The processes of this run were given different configurations or weights; give all of them the same "

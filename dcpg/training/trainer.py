@@ -13,13 +13,14 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from dcpg.config.build import EnvMaker, build_network, make_train, splits, train_levels
+from dcpg.config.build import EnvMaker, augmenter_of, build_network, make_train, protocol_of, splits, train_levels
 from dcpg.config.schema import Config
+from dcpg.config.written import fingerprint
 from dcpg.core.algorithm import Algorithm
 from dcpg.core.buffer import Buffer
 from dcpg.core.collector import collect, with_rewards
 from dcpg.core.episodes import EpisodeCounter
-from dcpg.core.evaluation import Protocol, play
+from dcpg.core.evaluation import play
 from dcpg.core.rewards import RewardNormaliser
 from dcpg.core.rollout import Rollout
 from dcpg.core.targets import with_targets
@@ -33,7 +34,7 @@ from dcpg.ranks import ALONE, Ranks
 from dcpg.seeding import generator
 from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged
 from dcpg.storage.files import write_atomic
-from dcpg.storage.rows import read_rows
+from dcpg.storage.rows import Evaluation, Metrics, Split, Timing, read, read_rows
 from dcpg.storage.rundir import RunDirectory
 from dcpg.training import measure as analysis
 from dcpg.training import state as snapshot
@@ -60,11 +61,13 @@ class Trainer:
         ranks: Ranks = ALONE,
     ) -> None:
         self.config, self.directory, self.maker, self.ranks = config, directory, maker, ranks
+        self.fingerprint = fingerprint(directory.read_config() if directory.config.exists() else config.to_json())
         self.watcher: Watcher = (watcher or Silent()) if ranks.first else Mute()
         torch.set_num_threads(config.machine.threads)
         keep_freed_memory()
         self.method = config.declared()
         self.levels = train_levels(config, ranks)
+        self.augmenter = augmenter_of(config, ranks)
         self.env: VectorEnv = make_train(config, maker, self.levels, ranks)
         self.own = ranks.slice(config.env.num_envs)  # this rank's environments
         check_fit(config, self.method, self.env)
@@ -158,8 +161,9 @@ class Trainer:
         tau = with_targets(tau, self.method, self.ranks)
         if self.levels is not None:
             self.levels.observe(tau)
-        if self.method.augmenter is not None:
-            self.method.augmenter.observe(tau, self.ranks)
+        if self.augmenter is not None:
+            self.augmenter.observe(tau)
+            tau = dataclasses.replace(tau, augmentation=self.augmenter.choose())
         self.env_state = self.env.state()  # with that of `levels`, which has seen tau
         self._lap("collect")
         return tau
@@ -189,21 +193,20 @@ class Trainer:
         c, at = self.config, self.algorithm.cursor
         self.algorithm.check_finite()
         steps = at.rollout * c.rollout_size
-        row: dict[str, Any] = {
-            "rollout": at.rollout,
-            "steps": steps,
-            **self.episodes.row(),
-            "reward_variance": self.normaliser.var,
+        more = {
             **(self.levels.row() if self.levels is not None else {}),
-            **({"augmentation": self.method.augmenter.choose()} if self.method.augmenter is not None else {}),
+            **(self.augmenter.row() if self.augmenter is not None else {}),
             **self.analysed,
             **self.algorithm.row(),
         }
+        row = Metrics(
+            rollout=at.rollout, steps=steps, **self.episodes.row(), reward_variance=self.normaliser.var, more=more
+        )
         self.directory.metrics.append(row)
         self._lap(self._phase())
         took = sum(self._seconds.values())
         speed = c.rollout_size / took if took else 0.0
-        self.directory.timing.append({"steps": steps, "steps_per_s": speed, "seconds": self._seconds})
+        self.directory.timing.append(Timing(steps=steps, steps_per_s=speed, seconds=self._seconds))
         self._seconds = dict.fromkeys(self._seconds, 0.0)
         self.logs.row(row, speed)
         self.watcher.row(row, speed)
@@ -240,20 +243,21 @@ class Trainer:
         k = self._evaluations_before(at.rollout)
         if self.directory.evaluations.count > k:
             return  # it was done before the run was stopped
-        row: dict[str, Any] = {"k": k, "rollout": at.rollout, "steps": at.rollout * c.rollout_size}
+        splits: dict[str, Split] = {}
         if self.ranks.first:
             with contextlib.suppress(Stopped):  # the ranks stop together, below
-                row |= self.evaluate(k)
+                splits = self.evaluate(k)
         self._stop_or_go_on()
+        row = Evaluation(k=k, rollout=at.rollout, steps=at.rollout * c.rollout_size, splits=splits)
         self.directory.evaluations.append(row)
         self._lap("evaluate")
         self.logs.evaluation(row)
         self.watcher.evaluation(row)
 
-    def evaluate(self, k: int) -> dict[str, Any]:
+    def evaluate(self, k: int) -> dict[str, Split]:
         """Evaluation k: training levels, and unseen levels where the environment has them."""
-        protocol = Protocol.of(self.config)
-        row: dict[str, Any] = {}
+        protocol = protocol_of(self.config)
+        found: dict[str, Split] = {}
         for split, make in splits(self.config, self.maker).items():
             with self.watchdog.watching(f"the environments of the {split} evaluation"):
                 env = make(self.config.evaluation.episodes, k)
@@ -262,8 +266,8 @@ class Trainer:
                     episodes = play(env, self.algorithm.actor, self.normaliser, protocol, key, self._between_eval_steps)
                 finally:
                     env.close()
-            row |= episodes.row(split)
-        return row
+            found[split] = Split(**episodes.row())
+        return found
 
     # -- saving
 
@@ -298,12 +302,12 @@ class Trainer:
             "normaliser": self.normaliser.state(),
             "episodes": self.episodes.state(),
             "analysed": self.analysed,
-            "augmenter": self.method.augmenter.state() if self.method.augmenter is not None else None,
+            "augmenter": self.augmenter.state() if self.augmenter is not None else None,
             "rows": {"metrics": self.directory.metrics.count, "eval": self.directory.evaluations.count},
         }
         meta = {
             "method": self.config.method,
-            "config": self.config.fingerprint(),
+            "config": self.fingerprint,
             "steps": steps,
             "phase_end": at.line == 0 and not a.B.rollouts,
             "processes": self.ranks.size,
@@ -319,7 +323,7 @@ class Trainer:
 
         def accept(checkpoint: Checkpoint) -> None:
             meta = checkpoint.meta
-            if meta.get("method") != self.config.method or meta.get("config") != self.config.fingerprint():
+            if meta.get("method") != self.config.method or meta.get("config") != self.fingerprint:
                 raise Damaged(f"it is of another method or configuration ({meta.get('method')})")
             made_by = int(meta.get("processes", 1))
             if made_by != self.ranks.size:
@@ -339,8 +343,11 @@ class Trainer:
                     raise ValueError("the reward normaliser is of another number of environments")
                 self.episodes.restore(state["episodes"])
                 self.analysed = {str(name): value + 0 for name, value in state["analysed"].items()}  # numbers alone
-                if self.method.augmenter is not None:
-                    self.method.augmenter.restore(state["augmenter"])
+                if self.augmenter is not None:
+                    self.augmenter.restore(state["augmenter"])
+                    tau = self.algorithm.tau
+                    if tau is not None:
+                        self.algorithm.tau = dataclasses.replace(tau, augmentation=self.augmenter.choose())
                 self.env.restore(envs)
                 if not self.env.exact_state:
                     self.episodes.begin_anew()
@@ -363,15 +370,17 @@ class Trainer:
                 "This environment cannot save its state: new episodes begin here, so the resume is not exact."
             )
         try:
-            self.directory.metrics.keep(int(found["rows"]["metrics"]))
+            self.directory.metrics.truncate(int(found["rows"]["metrics"]))
             self._keep_evaluations(int(found["rows"]["eval"]))
             timing = [row for row in read_rows(self.directory.timing.path) if row.get("steps", 0) <= steps]
-            self.directory.timing.keep(len(timing))
+            self.directory.timing.truncate(len(timing))
         except OSError as error:
             raise StorageFailed(
                 f"{self.directory.path} cannot be written to ({error}); make room and try again."
             ) from None
-        self.logs.purge(steps, read_rows(self.directory.metrics.path), read_rows(self.directory.evaluations.path))
+        self.logs.purge(
+            steps, read(self.directory.metrics.path, Metrics), read(self.directory.evaluations.path, Evaluation)
+        )
 
     def _rows_needed(self, key: str, count: int) -> int:
         """Rows that a checkpoint cannot do without: its own evaluation can come again, being a pure function."""
@@ -385,10 +394,10 @@ class Trainer:
 
     def _keep_evaluations(self, count: int) -> None:
         """Keep so many rows, less a final one that a longer run would not have."""
-        rows = read_rows(self.directory.evaluations.path)[:count]
-        while rows and not self.evaluation_due(int(rows[-1]["rollout"])):
+        rows = read(self.directory.evaluations.path, Evaluation)[:count]
+        while rows and not self.evaluation_due(rows[-1].rollout):
             rows.pop()
-        self.directory.evaluations.keep(len(rows))
+        self.directory.evaluations.truncate(len(rows))
 
     # -- between steps
 
@@ -455,8 +464,8 @@ class Trainer:
                 self._write_summary(status)
 
     def _write_summary(self, status: str) -> dict[str, Any]:
-        rows = read_rows(self.directory.evaluations.path)
-        last = rows[-1] if rows else {}
+        rows = read(self.directory.evaluations.path, Evaluation)
+        last = rows[-1].plain() if rows else {}
         steps = self.algorithm.cursor.rollout * self.config.rollout_size
         summary = {
             "method": self.config.method,
@@ -487,7 +496,7 @@ def check_fit(config: Config, method: Method, env: VectorEnv) -> None:
             f"{config.method} must know the level of each state: give it as info['level_seed'] from reset and step."
         )
     height, width, channels = env.shape if len(env.shape) == 3 else (0, 0, 0)
-    if method.augmenter is not None and not (height == width >= 16 and channels == 3 and env.dtype == np.uint8):
+    if method.augmented and not (height == width >= 16 and channels == 3 and env.dtype == np.uint8):
         raise BadInput(
             f"augment={config.augment} needs square colour images, uint8 and at least 16 x 16; this environment's "
             f"observations are {env.dtype} {env.shape}."

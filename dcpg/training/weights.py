@@ -14,13 +14,11 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from dcpg.config.schema import Config
+from dcpg.config.written import EXPORT
 from dcpg.core.rewards import RewardNormaliser
 from dcpg.errors import BadInput, NoValidCheckpoint
 from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged
 from dcpg.storage.rundir import RunDirectory
-
-EXPORT = "export"  # the key of config.json that makes a folder an export, and tells its moment
-
 
 WEIGHTS = "model.safetensors"
 

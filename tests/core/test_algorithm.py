@@ -55,7 +55,7 @@ def test_every_transition_exactly_once_an_epoch(name: str, shards: int, monkeypa
         else:
             assert sorted(rows) == list(range(2 * N))
     epochs = {step: len([1 for (n, r, _) in seen if n == step and r == 1]) for step in {n for n, _, _ in seen}}
-    assert epochs == {step: line.epochs for line in algorithm.method.lines for step in line.steps}
+    assert epochs == {step: line.epochs for line in algorithm.method.lines for step in line.adams}
 
 
 def test_the_auxiliary_phase_comes_every_n_pi_rollouts_with_all_of_them() -> None:

@@ -171,7 +171,7 @@ def minibatches(name: str) -> list[tuple[object, object, Batch]]:
 def test_each_term_reaches_exactly_its_parameters(name: str) -> None:
     seen = set()
     for algorithm, line, batch in minibatches(name):
-        for term_name, (_, term) in [item for terms in line.steps.values() for item in terms.items()]:
+        for term_name, (_, term) in [item for terms in line.adams.values() for item in terms.items()]:
             algorithm.network.zero_grad()
             term(Outputs(algorithm.network, batch, 64), batch).sum().backward()
             reached = {

@@ -187,7 +187,7 @@ def test_the_methods_table_names_every_term_and_epoch(name: str) -> None:
     row = method_rows()[name]
     method = resolve(name, "bigfish").declared()
     for cell, lines in ((row[2], method.policy_phase), (row[3], method.auxiliary_phase)):
-        terms = [term for line in lines for step in line.steps.values() for term in step]
+        terms = [term for line in lines for step in line.adams.values() for term in step]
         assert terms_in(cell) == terms
         assert re.findall(r"(\d+) epochs?", cell) == [str(line.epochs) for line in lines]
 

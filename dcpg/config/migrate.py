@@ -1,0 +1,57 @@
+"""Configurations that older releases wrote, brought to today's schema: one small function per schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dcpg.config.schema import SCHEMA
+from dcpg.errors import BadInput
+
+# The presets while schema 5 was current. A run's label and setting follow from the presets of its own time.
+PRESETS_5: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "laptop": {
+        "steps": 800_000,
+        "rollout_length": 32,
+        "algorithm.N_pi": 4,
+        "algorithm.E_aux": 2,
+        "algorithm.segments": 8,
+        "env.frame_size": 32,
+        "network.channels": [8, 16, 16],
+        "evaluation.every": 40,
+        "machine.chunk": 256,
+    },
+    "tiny": {
+        "steps": 2_048,
+        "rollout_length": 16,
+        "algorithm.N_pi": 2,
+        "env.num_envs": 8,
+        "env.frame_size": 32,
+        "network.channels": [4, 8, 8],
+        "network.features": 32,
+        "evaluation.episodes": 8,
+        "evaluation.every": 16,
+        "machine.threads": 1,
+    },
+}
+
+
+def _from_5(plain: dict[str, Any]) -> dict[str, Any]:
+    """Schema 6 also writes down what the preset set."""
+    return plain | {"preset_values": PRESETS_5.get(str(plain.get("preset")), {})}
+
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {5: _from_5}
+
+
+def migrated(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration in today's schema; one that is too old, or newer than this program, is refused."""
+    found, schema = dict(plain), plain.get("schema", SCHEMA)
+    if schema not in (*MIGRATIONS, SCHEMA):
+        readable = ", ".join(map(str, [*MIGRATIONS, SCHEMA]))
+        raise BadInput(f"it has schema {schema!r}; this program reads schemas {readable}.")
+    while schema != SCHEMA:
+        found = MIGRATIONS[schema](found) | {"schema": schema + 1}
+        schema += 1
+    return found
