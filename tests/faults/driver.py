@@ -33,7 +33,7 @@ WORKERS = 2
 METHODS = tuple(methods.METHODS)
 # the Adams of each method in the order in which they step, and the terms of each
 TERMS = {
-    name: {step: tuple(terms) for step, terms in resolve(name, "bigfish").declared().steps.items()} for name in METHODS
+    name: {step: tuple(terms) for step, terms in resolve(name, "bigfish").declared().adams.items()} for name in METHODS
 }
 FINAL = re.compile(r"[0-9]{12}-00\.000\.000000-[0-9]{5}")
 COMPARED = ("weights.safetensors", "adam.safetensors", "state.json", "envs.zst")

@@ -1,0 +1,1 @@
+"""A run on disk: its agent, its records, its status, pictures, videos and exports."""

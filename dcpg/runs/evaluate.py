@@ -1,0 +1,93 @@
+"""Playing an agent on training levels, unseen levels or chosen ones."""
+
+from __future__ import annotations
+
+from dcpg.config.build import protocol_of
+
+import re
+from collections import Counter
+from dcpg.config.build import EnvMaker, make_levels, splits
+from dcpg.config.schema import OWN
+from dcpg.core.evaluation import Protocol, ROUND, play
+from dcpg.errors import BadInput
+from dcpg.runs.agent import Agent
+from typing import Any
+
+
+def evaluate_agent(
+    agent: Agent, levels: str, episodes: int | None = None, greedy: bool = False, maker: EnvMaker | None = None
+) -> dict[str, Any]:
+    """`evaluate` for an agent that is loaded already."""
+    c = agent.config
+    protocol = protocol_of(c, greedy)
+    if levels in ("train", "test"):
+        makers = splits(c, maker)
+        if levels not in makers:
+            raise BadInput("This environment has no unseen levels: give test_env=... .")
+        vector = makers[levels](episodes or c.evaluation.episodes, agent.k)
+        played = play(vector, agent.actor, agent.normaliser, protocol, (c.seed, "eval", levels, agent.k))
+        vector.close()
+        parts = [played]
+    else:
+        wanted = level_range(levels)
+        if episodes is not None:
+            raise BadInput(f"levels {levels!r} are played once each; leave episodes out.")
+        parts = []
+        for first in range(0, len(wanted), ROUND):
+            vector = make_levels(c, wanted[first : first + ROUND])
+            key = (c.seed, "eval", f"levels-{wanted[first]}", agent.k)
+            parts.append(play(vector, agent.actor, agent.normaliser, protocol, key))
+            vector.close()
+    counts = [len(p.returns) for p in parts]
+    returns = [r for p in parts for r in p.returns]
+
+    def mean(name: str) -> float:
+        return float(sum(getattr(p, name) * n for p, n in zip(parts, counts, strict=True)) / sum(counts))
+
+    return {
+        "levels": levels,
+        "steps": agent.steps,
+        "greedy": greedy,
+        "return": sum(returns) / len(returns),
+        "returns": returns,
+        "level_seeds": [s for p in parts for s in p.levels],
+        "lengths": [n for p in parts for n in p.lengths],
+        "predicted_value": mean("predicted_value"),
+        "true_value": mean("true_value"),
+        "true_value_own_gamma": mean("true_value_own_gamma"),
+    }
+
+
+def level_range(text: str) -> list[int]:
+    """The levels of "3,17,120-122": numbers and ranges A-B (both ends included), each level once, in this order."""
+    chosen: list[int] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"([0-9]{1,10})(?:-([0-9]{1,10}))?", part.strip())
+        if found is None:
+            raise BadInput(
+                f"levels must be train, test, a range such as 0-19 or a list such as 3,17,120-122; got {text!r}."
+            )
+        a, b = int(found[1]), int(found[2] or found[1])
+        if b < a or b >= 2**31 - 1 or len(chosen) + b - a >= 100_000:
+            raise BadInput(f"levels {text!r} must go upwards, below 2147483647, and hold at most 100,000 levels.")
+        chosen += range(a, b + 1)
+    if len(set(chosen)) < len(chosen):
+        twice = next(level for level, count in Counter(chosen).items() if count > 1)
+        raise BadInput(f"levels {text!r} name level {twice} more than once; each level is played once.")
+    return chosen
+
+
+def recorded_levels(agent: Agent, levels: str) -> list[int]:
+    """The levels of a video: those that were chosen, or four of the training levels or of unseen ones."""
+    c = agent.config
+    if c.game.startswith(OWN):
+        raise BadInput("Videos are made on Procgen only.")
+    if levels not in ("train", "test"):
+        chosen = level_range(levels)
+        if len(chosen) > 9:
+            raise BadInput(f"A video shows at most nine levels side by side; {levels!r} has {len(chosen)}.")
+        return chosen
+    env = splits(c, None)[levels](4, agent.k)
+    _, seeds = env.observe()
+    env.close()
+    return [int(s) for s in seeds]
