@@ -14,7 +14,7 @@ from dcpg.runs import agent as _agent
 from dcpg.runs.agent import Agent
 from dcpg.runs.evaluate import evaluate_agent
 from dcpg.training import start as launch
-from dcpg.training.observer import Watcher
+from dcpg.training.observer import RunObserver
 from dcpg.training.start import Run
 
 MakeEnv = Callable[[int, int], Any]  # (num_envs, seed) -> Gymnasium vector environment
@@ -32,7 +32,7 @@ def train(
     out: str | Path | None = None,
     init: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
-    watcher: Watcher | None = None,
+    observer: RunObserver | None = None,
 ) -> Run:
     """Train a method on a Procgen game, or on an environment of your own (`env`, and `test_env` with unseen levels)."""
     if (game is None) == (env is None):
@@ -41,7 +41,7 @@ def train(
     config = resolve(method, name, preset=preset, steps=steps, seed=seed, settings=settings)
     maker = EnvMaker(env, test_env) if env is not None else None
     directory = Path(out) if out is not None else default_directory(name, method, seed)
-    return launch.start(config, directory, maker, watcher, Path(init) if init is not None else None)
+    return launch.start(config, directory, maker, observer, Path(init) if init is not None else None)
 
 
 def default_directory(game: str, method: str, seed: int) -> Path:
@@ -55,11 +55,11 @@ def resume(
     steps: int | None = None,
     env: MakeEnv | None = None,
     test_env: MakeEnv | None = None,
-    watcher: Watcher | None = None,
+    observer: RunObserver | None = None,
 ) -> Run:
     """Go on exactly where a run stopped; with `steps`, to another end."""
     maker = EnvMaker(env, test_env) if env is not None else None
-    return launch.resume(_directory(run), steps, maker, watcher)
+    return launch.resume(_directory(run), steps, maker, observer)
 
 
 def load(run: Run | str | Path, at: int | None = None, *, env: MakeEnv | None = None) -> Agent:

@@ -1,10 +1,10 @@
-"""Numbers as people say them."""
+"""Numbers as text for messages."""
 
 from __future__ import annotations
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them."""
+    """Seconds in the unit that suits their size."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:
@@ -14,5 +14,6 @@ def duration(seconds: float) -> str:
     return f"{seconds / 86400:.1f} days"
 
 
-def _gb(size: float) -> str:
+def gigabytes(size: float) -> str:
+    """Bytes in GB, with two decimals below one."""
     return f"{size / 1e9:.2f} GB" if size < 1e9 else f"{size / 1e9:.1f} GB"

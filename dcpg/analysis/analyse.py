@@ -19,7 +19,7 @@ from dcpg.config.schema import ANALYSES, OWN, Config
 from dcpg.config.written import from_json
 from dcpg.core import evaluation
 from dcpg.core.evaluation import ROUND
-from dcpg.core.stiffness import parameters_of, stiffness
+from dcpg.core.stiffness import parameters_of, states_and_targets, stiffness
 from dcpg.core.wrong_actions import HEAD, believed_actions
 from dcpg.envs.procgen import ALL_LEVELS
 from dcpg.errors import BadInput, StorageFailed, unknown
@@ -28,7 +28,6 @@ from dcpg.runs.records import STIFFNESS, read_run, setting_of
 from dcpg.seeding import key
 from dcpg.storage.files import dump, write_atomic
 from dcpg.storage.rundir import RunDirectory
-from dcpg.training.measure import states_and_targets
 
 Said = Callable[[str], None]
 

@@ -1,17 +1,17 @@
-"""Commands that train."""
+"""`dcpg train` and `dcpg resume`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dcpg.cli.options import Directory, MethodName, Preset, Set, app, parse_settings
-from dcpg.torchrun import is_first, processes
+from dcpg.torchrun import is_first
 
 if TYPE_CHECKING:
-    from dcpg.config.schema import Config
+    from dcpg.training.start import Run
 
 
 @app.command()
@@ -38,29 +38,17 @@ def train(
 
     Example:  dcpg train ddcpg --game starpilot --preset laptop --seed 1 --set algorithm.N_pi=16
     """
-    from dcpg.api import default_directory
+    from dcpg import api
     from dcpg.cli.display import display
-    from dcpg.config.build import known_spaces
-    from dcpg.config.resolve import resolve
-    from dcpg.machine.needs import check
-    from dcpg.training.start import start
 
     given = parse_settings(settings)
-    for name, value in (
-        ("machine.device", device),
-        ("machine.precision", precision),
-        ("machine.compile", compile_ or None),
-    ):
-        if value is not None:
-            given[name] = value
-    c = resolve(method, game, preset=preset, steps=steps, seed=seed, settings=given)
-    directory = out if out is not None else default_directory(game, method, seed)
+    options = {"machine.device": device, "machine.precision": precision, "machine.compile": compile_ or None}
+    given |= {name: value for name, value in options.items() if value is not None}
+    run = api.train(
+        method, game, preset=preset, steps=steps, seed=seed, out=out, init=init, settings=given, observer=display()
+    )
     if is_first():
-        check(c, known_spaces(c), directory)
-        announce(c, c.rollouts)
-    run = start(c, directory, None, display(), init)
-    if is_first():
-        conclude(run.directory, run.summary)
+        conclude(run)
 
 
 @app.command()
@@ -69,47 +57,20 @@ def resume(
     steps: Annotated[int | None, typer.Option(help="Go on to so many steps in all, also past a run's end.")] = None,
 ) -> None:
     """Go on exactly where a run stopped, as if it had never stopped."""
-    import dataclasses
-
+    from dcpg import api
     from dcpg.cli.display import display
-    from dcpg.config.written import from_json
-    from dcpg.storage.rows import read_rows
-    from dcpg.storage.rundir import RunDirectory
-    from dcpg.training.start import resume as go_on
 
-    run = RunDirectory(directory)
-    c = from_json(run.read_config(), run.config)
-    c = dataclasses.replace(c, steps=steps) if steps is not None else c
-    done = len(read_rows(run.metrics.path))
+    run = api.resume(directory, steps=steps, observer=display())
     if is_first():
-        announce(c, max(c.rollouts - done, 0))
-    result = go_on(directory, steps, None, display())
-    if is_first():
-        conclude(result.directory, result.summary)
+        conclude(run)
 
 
-def announce(c: Config, rollouts: int) -> None:
-    """Say what a run will take before it starts."""
-    from dcpg.config.build import known_spaces
-    from dcpg.machine.estimate import training
-    from dcpg.machine.needs import needs
-    from dcpg.text import duration
-
-    known = known_spaces(c)
-    if known is None or rollouts == 0:
-        return
-    print(f"This run needs {needs(c, known).sentence()}.")
-    steps, seconds = rollouts * c.rollout_size, training(c, known, rollouts) / processes()
-    print(f"{steps:,} steps ({rollouts} rollouts of {c.rollout_size}) on this machine: about {duration(seconds)}.")
-    if seconds > 86400 and c.preset == "paper":
-        print("For a result in minutes: --preset laptop. This run can be stopped and resumed at any time.")
-
-
-def conclude(directory: Path, summary: dict[str, Any]) -> None:
-    """Say what came out and where it is."""
+def conclude(run: Run) -> None:
+    """Print what came out of a run and where it is."""
     from dcpg.runs.curves import curves
     from dcpg.storage.rundir import RunDirectory
 
+    directory, summary = run.directory, run.summary
     try:
         picture = f"Curves: {curves(RunDirectory(directory))}   "
     except OSError as error:

@@ -58,9 +58,9 @@ def make_train(config: Config, maker: EnvMaker | None, levels: LevelChooser | No
     env = _procgen(config, own.stop - own.start, seed, levels=levels, count=config.levels.count)
     if not ranks.alone and levels is None:  # listed levels start from states that know no seed
         whole = _procgen(config, n, seed, count=config.levels.count)
-        *states, chooser = whole.state()
+        states = whole.state()
         whole.close()
-        env.restore([*states[own], chooser])
+        env.restore(states[own])
     return env
 
 
@@ -148,3 +148,18 @@ def augmenter_of(config: Config, ranks: Ranks = ALONE) -> Augmenter | None:
     if config.augment != "ucb":
         return Fixed(config.augment)
     return UCB(config.declared().advantages, config.drac.c, config.drac.window, ranks)
+
+
+def check_fits(config: Config, env: VectorEnv) -> None:
+    """Refuse an environment that lacks what the method asks for."""
+    method = config.declared()
+    if method.needs_levels and not env.has_levels:
+        raise BadInput(
+            f"{config.method} must know the level of each state: give it as info['level_seed'] from reset and step."
+        )
+    height, width, channels = env.shape if len(env.shape) == 3 else (0, 0, 0)
+    if method.augmented and not (height == width >= 16 and channels == 3 and env.dtype == np.uint8):
+        raise BadInput(
+            f"augment={config.augment} needs square colour images, uint8 and at least 16 x 16; this environment's "
+            f"observations are {env.dtype} {env.shape}."
+        )

@@ -42,3 +42,9 @@ def written(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return "none" if value is None else str(value)
+
+
+def resume_command(directory: Path, processes: int) -> str:
+    """The command that goes on with a run."""
+    program = "dcpg" if processes == 1 else f"torchrun --nproc-per-node {processes} -m dcpg"
+    return f"{program} resume {directory}"

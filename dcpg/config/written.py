@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,10 +79,10 @@ def from_json(plain: Mapping[str, Any], where: Path | str = "config.json") -> Co
     return parse_written(plain, where).config
 
 
-def to_write(config: Config, init: Path | None, versions: Mapping[str, str]) -> dict[str, Any]:
+def to_write(config: Config, init: Path | None) -> dict[str, Any]:
     """The data of a new run's config.json."""
     preset = json.loads(json.dumps(PRESETS[config.preset]))
-    own = {"preset_values": preset, "init": str(init) if init else None, "versions": dict(versions)}
+    own = {"preset_values": preset, "init": str(init) if init else None, "versions": versions()}
     return {"schema": SCHEMA, **config.to_json(), **own}
 
 
@@ -113,3 +114,11 @@ def _check_complete(values: Mapping[str, Any], section: type[Section], prefix: s
         raise unknown("setting", f"{prefix}{name}", [f"{prefix}{k}" for k in known])
     for name in sorted(known - given):
         raise BadInput(f"{prefix}{name} is missing.")
+
+
+def versions() -> dict[str, str]:
+    """The versions of what computes a run."""
+    from importlib.metadata import version
+
+    names = ("dcpg", "torch", "numpy", "procgen-mirror", "gymnasium")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}

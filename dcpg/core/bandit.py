@@ -110,7 +110,12 @@ class UCB:
 
     def state(self) -> Any:
         """Counts, rewards and the arm in use."""
-        return {"total": self.total, "counts": self.counts, "rewards": self.rewards, "arm": self.arm}
+        return {
+            "total": self.total,
+            "counts": list(self.counts),
+            "rewards": [list(last) for last in self.rewards],
+            "arm": self.arm,
+        }
 
     def restore(self, state: Any) -> None:
         """From `state()`; a state that no run can have is refused."""

@@ -1,66 +1,60 @@
-"""The buffer B of the auxiliary phase: every environment's segment of every rollout, compressed.
+"""The buffer B of the auxiliary phase: what a method keeps of every rollout since the last one.
 
-A segment is the T+1 frames of one environment in one rollout, in time order, compressed with zstd level 1. On
-Procgen such segments are 9 to 357 times smaller than their frames, so the paper's whole B fits in 0.02 to 0.7 GB.
-B holds compressed copies: it never aliases a live rollout.
+A segment is the T+1 frames of one environment in one rollout, compressed. On Procgen segments are 9 to 357 times
+smaller than their frames, so the paper's whole B fits in 0.02 to 0.7 GB. B holds compressed copies: it never aliases
+a live rollout.
 """
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-import zstandard
 from numpy.typing import NDArray
 from torch import Tensor
 
 from dcpg.core.batch import Batch
-from dcpg.core.rollout import Rollout
-
-LEVEL = 1
-
-
-def compress(frames: Tensor) -> list[bytes]:
-    """The segments of frames [T+1, N, ...], one byte string an environment."""
-    compressor = zstandard.ZstdCompressor(level=LEVEL)
-    array = frames.numpy()
-    return [compressor.compress(np.ascontiguousarray(array[:, n]).tobytes()) for n in range(array.shape[1])]
-
-
-def decompress(segment: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """A segment's frames [T+1, ...]; the size must be what the shape says."""
-    size = int(np.prod(shape)) * dtype.itemsize
-    if zstandard.frame_content_size(segment) != size:
-        raise ValueError(f"a segment does not hold {size} bytes")
-    return np.frombuffer(zstandard.ZstdDecompressor().decompress(segment), dtype).reshape(shape)
+from dcpg.core.rollout import PER_STEP, FrameShape, Rollout, check_rollout_tensors
 
 
 @dataclass(frozen=True)
 class Kept:
-    """One rollout in B: compressed frames and its small tensors (frames left out)."""
+    """What B keeps of one rollout: exactly what the method's `keep` names, and which steps are valid."""
 
-    segments: list[bytes]  # N compressed segments
-    tau: Rollout  # without frames: a few numbers a transition, against 12,288 bytes for a frame
+    segments: list[bytes]  # s: N compressed segments
+    tensors: dict[str, Tensor]  # valid, returns/HEAD (R), actions (a), crosses (done), each [T, N]
 
 
 class Buffer:
     """B: the rollouts since the last auxiliary phase, and pi_old's outputs on them while that phase lasts."""
 
-    def __init__(
-        self, keep: tuple[str, ...], length: int, num_envs: int, shape: tuple[int, ...], dtype: np.dtype[Any]
-    ) -> None:
-        self.keep, self.num_envs, self.shape, self.dtype = keep, num_envs, (length + 1, *shape), dtype
-        self.envs = range(num_envs)  # whose segments `order` gives
+    def __init__(self, keep: Sequence[str], heads: Sequence[str], frames: FrameShape) -> None:
+        self.frames = frames
+        self.heads = tuple(heads)  # value heads, whose targets are kept
+        self.dynamics = "a" in keep  # a, and with it s' of a segment's last step
+        self.names = ["valid", *(f"returns/{head}" for head in heads)]
+        self.names += [name for symbol, name in (("a", "actions"), ("done", "crosses")) if symbol in keep]
+        self.envs = range(frames.num_envs)  # whose segments `order` gives
         self.rollouts: dict[int, Kept] = {}
         self.old_log_policy: Tensor | None = None  # float32 [segments of B, T, actions]
 
-    def add(self, rollout: int, tau: Rollout, segments: list[bytes]) -> None:
+    def add(self, number: int, tau: Rollout) -> None:
         """Keep a rollout; adding it again changes nothing."""
-        if rollout not in self.rollouts:
-            self.rollouts[rollout] = Kept(segments, replace(tau, frames=torch.empty(0)))
+        if number not in self.rollouts:
+            tensors = tau.tensors()
+            self.rollouts[number] = Kept(tau.segments, {name: tensors[name] for name in self.names})
+
+    def restore(self, number: int, tensors: Mapping[str, Tensor], segments: list[bytes]) -> None:
+        """Put back what was kept of a rollout; tensors that B does not keep are left out."""
+        kept = {name: tensors[name] for name in self.names}
+        check_rollout_tensors(kept, {name: PER_STEP.get(name, torch.float32) for name in self.names}, self.frames)
+        if len(segments) != self.frames.num_envs:
+            raise ValueError(f"{len(segments)} segments for {self.frames.num_envs} environments")
+        self.rollouts[number] = Kept(segments, kept)
 
     def clear(self) -> None:
         """Start a new phase."""
@@ -68,53 +62,53 @@ class Buffer:
         self.old_log_policy = None
 
     def __len__(self) -> int:
-        return len(self.rollouts) * self.num_envs
+        """The number of segments."""
+        return len(self.rollouts) * self.frames.num_envs
 
     def _places(self, segments: Tensor) -> list[tuple[Kept, int]]:
-        kept = list(self.rollouts.values())
-        return [(kept[i // self.num_envs], i % self.num_envs) for i in segments.tolist()]
+        kept, N = list(self.rollouts.values()), self.frames.num_envs
+        return [(kept[i // N], i % N) for i in segments.tolist()]
 
     def states(self, segments: Tensor) -> NDArray[Any]:
         """The states s_0 .. s_{T-1} of some segments, [T, S, ...]."""
-        opened = [decompress(kept.segments[n], self.shape, self.dtype) for kept, n in self._places(segments)]
+        opened = [self.frames.open(kept.segments[n]) for kept, n in self._places(segments)]
         return np.stack([frames[:-1] for frames in opened], axis=1)
 
     def minibatch(self, segments: Tensor) -> Batch:
         """Whole segments as one batch, samples in the order [T, S]."""
         places = self._places(segments)
-        opened = [decompress(kept.segments[n], self.shape, self.dtype) for kept, n in places]
-        T, S = self.shape[0] - 1, len(places)
-        dynamics = "a" in self.keep
-        frames = np.empty((T * S + (S if dynamics else 0), *self.shape[1:]), self.dtype)
-        for j, segment in enumerate(opened):
+        T, S = self.frames.length, len(places)
+        frames = np.empty((T * S + (S if self.dynamics else 0), *self.frames.observation), self.frames.dtype)
+        for j, (kept, n) in enumerate(places):
+            segment = self.frames.open(kept.segments[n])
             frames[j : T * S : S] = segment[:-1]
-            if dynamics:
+            if self.dynamics:
                 frames[T * S + j] = segment[-1]
 
-        def column(pick: Any) -> Tensor:
-            return torch.stack([pick(kept.tau)[:, n] for kept, n in places], dim=1).flatten()
+        def column(name: str) -> Tensor:
+            return torch.stack([kept.tensors[name][:, n] for kept, n in places], dim=1).flatten()
 
         empty = torch.empty(0)
         assert self.old_log_policy is not None
         return Batch(
             frames=torch.from_numpy(frames),
-            valid=column(lambda tau: tau.valid).float(),
-            returns={head: column(lambda tau, head=head: tau.returns[head]) for head in places[0][0].tau.returns},
-            actions=column(lambda tau: tau.actions) if dynamics else empty,
+            valid=column("valid").float(),
+            returns={head: column(f"returns/{head}") for head in self.heads},
+            actions=column("actions") if self.dynamics else empty,
             # frames are laid out [T, S] and then the S last ones, so s_{t+1} is always S rows further
-            next_rows=torch.arange(S, T * S + S) if dynamics else empty,
-            crosses=column(lambda tau: tau.crosses).float() if "done" in self.keep else empty,
+            next_rows=torch.arange(S, T * S + S) if self.dynamics else empty,
+            crosses=column("crosses").float() if "crosses" in self.names else empty,
             old_log_policy=self.old_log_policy[segments].transpose(0, 1).flatten(0, 1),
             segments=segments,
         )
 
     def part(self, envs: range) -> Buffer:
-        """The same buffer, of which `order` gives the segments of some environments alone."""
+        """The same buffer, of which `order` gives only the segments of some environments."""
         view = copy.copy(self)
         view.envs = envs
         return view
 
     def order(self, generator: torch.Generator) -> Tensor:
         """The segments, shuffled."""
-        own = torch.arange(len(self)).view(-1, self.num_envs)[:, self.envs.start : self.envs.stop].flatten()
+        own = torch.arange(len(self)).view(-1, self.frames.num_envs)[:, self.envs.start : self.envs.stop].flatten()
         return own[torch.randperm(len(own), generator=generator)]

@@ -1,22 +1,131 @@
-"""Line 4 of Algorithm 1: sampling a rollout with the policy."""
+"""Line 4 of Algorithm 1: sample a rollout with the policy and compute its targets."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dcpg.core.actor import Actor, sample_actions
+from dcpg.core.bandit import Augmenter
+from dcpg.core.episodes import EpisodeCounter
+from dcpg.core.method import Method
+from dcpg.core.observer import LoopObserver
 from dcpg.core.rewards import RewardNormaliser
 from dcpg.core.rollout import Rollout
+from dcpg.core.state import Memory, State
+from dcpg.core.targets import with_targets
 from dcpg.envs.base import VectorEnv
+from dcpg.envs.levels import LevelChooser
+from dcpg.ranks import ALONE, Ranks
+from dcpg.seeding import generator
+
+
+class Sampler(Protocol):
+    """Where the loop gets its rollouts from."""
+
+    actor: Actor
+
+    @property
+    def augmentation(self) -> str:
+        """The augmentation of the newest rollout; empty if there is none."""
+
+    def sample(self, rollout: int) -> Rollout: ...
+
+
+class Collector:
+    """The environments and all that is counted along their way: rewards, episodes, levels, augmentations.
+
+    Level choosers move on while a rollout is being sampled, so the state is taken at its start: a rollout that was
+    interrupted is sampled again, exactly.
+    """
+
+    def __init__(
+        self,
+        env: VectorEnv,
+        actor: Actor,
+        method: Method,
+        *,
+        seed: int,
+        length: int,
+        levels: LevelChooser | None = None,
+        augmenter: Augmenter | None = None,
+        ranks: Ranks = ALONE,
+        observer: LoopObserver | None = None,
+    ) -> None:
+        self.env, self.actor, self.method = env, actor, method
+        self.seed, self.length, self.ranks, self.observer = seed, length, ranks, observer or LoopObserver()
+        self.num_envs = env.num_envs * ranks.size  # of all ranks
+        self.own = ranks.slice(self.num_envs)
+        self.normaliser, self.episodes = RewardNormaliser.fresh(self.num_envs), EpisodeCounter(self.num_envs)
+        self.augmenter = augmenter
+        self.choosers = {
+            name: chooser for name, chooser in (("levels", levels), ("augmentation", augmenter)) if chooser is not None
+        }
+        self.memories: dict[str, Memory] = {"normaliser": self.normaliser, "episodes": self.episodes, **self.choosers}
+        self._start = self._now()
+
+    @property
+    def augmentation(self) -> str:
+        return self.augmenter.choose() if self.augmenter is not None else ""
+
+    def sample(self, rollout: int) -> Rollout:
+        """Rollout number `rollout`, with its targets."""
+        uniform = torch.rand(
+            self.length, self.num_envs, generator=generator(self.seed, "act", rollout), dtype=torch.float64
+        )
+        with self.observer.sampling():
+            tau = collect(self.env, self.actor, uniform[:, self.own], self.observer.between_environment_steps)
+        self.observer.sampled()
+        tau = with_targets(self._counted(tau), self.method, self.ranks)
+        for chooser in self.choosers.values():
+            chooser.observe(tau)
+        self._start = self._now()
+        return tau.with_augmentation(self.augmentation)
+
+    def _counted(self, tau: Rollout) -> Rollout:
+        """tau with normalised rewards and step counts; every rank counts the environments of all."""
+        columns = self.ranks.columns
+        whole = dataclasses.replace(
+            tau,
+            raw_rewards=columns(tau.raw_rewards),
+            dones=columns(tau.dones),
+            valid=columns(tau.valid),
+            levels=columns(tau.levels),
+        )
+        rewards = with_rewards(whole, self.normaliser).rewards
+        counts = torch.from_numpy(self.episodes.count(whole))
+        rewards, counts = (x[:, self.own].contiguous() for x in (rewards, counts))
+        return dataclasses.replace(tau, rewards=rewards, step_counts=counts)
+
+    def row(self) -> dict[str, Any]:
+        """What the choosers have to say about the newest rollout, as columns of metrics.jsonl."""
+        return {name: value for chooser in self.choosers.values() for name, value in chooser.row().items()}
+
+    def _now(self) -> State:
+        return State({name: memory.state() for name, memory in self.memories.items()}, blobs=self.env.state())
+
+    def state(self) -> State:
+        return self._start
+
+    def restore(self, state: State) -> None:
+        """Go back to the start of a rollout; environments that cannot save their state begin new episodes."""
+        for name, memory in self.memories.items():
+            memory.restore(state.plain[name])
+        assert state.blobs is not None
+        self.env.restore(state.blobs)
+        if not self.env.exact_state:
+            self.episodes.begin_anew()
+            self.normaliser.sums[:] = 0
+        self._start = state
 
 
 def with_rewards(tau: Rollout, normaliser: RewardNormaliser) -> Rollout:
-    """tau with normalised rewards; the normaliser moves on."""
+    """tau with normalised rewards; the normaliser's statistics move on."""
     rewards = normaliser(tau.raw_rewards.numpy(), tau.dones.numpy(), tau.valid.numpy())
     return dataclasses.replace(tau, rewards=torch.from_numpy(rewards))
 

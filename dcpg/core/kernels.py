@@ -1,4 +1,9 @@
-"""Hand-written backward passes of the encoder's blocks: what autograd would do, in fewer passes over memory."""
+"""The encoder's two blocks with hand-written backward passes.
+
+They compute what autograd would, in fewer passes over memory (docs/performance.md has the figures): bias gradients are
+sums of their own, which oneDNN's backward convolution would make slowly, and the gradient of a ReLU overwrites the one
+that it comes from.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +16,18 @@ from torch import Tensor
 POOL = ([3, 3], [2, 2], [1, 1])  # size, stride, padding
 
 
-# The two functions below are what autograd would do, in fewer passes over memory (docs/performance.md has the figures):
-# bias gradients are sums of their own, which oneDNN's backward convolution would make slowly, and the gradient of a
-# ReLU overwrites the one that it comes from.
+def pooled(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """max-pool(conv(x)): a 3x3 convolution, then a 3x3 max-pool with stride 2."""
+    out: Tensor = _Pooled.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return out
+
+
+def residual(x: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor) -> Tensor:
+    """x + conv(relu(conv(relu(x)))), with 3x3 convolutions."""
+    out: Tensor = _Residual.apply(x, weight1, bias1, weight2, bias2)  # type: ignore[no-untyped-call]
+    return out
+
+
 def _convolution_gradients(grad: Tensor, x: Tensor, weight: Tensor, of_x: bool = True) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of a 3x3 convolution's input (if it is wanted), weight and bias."""
     x, weight = x.to(grad.dtype), weight.to(grad.dtype)  # under autocast the output is bfloat16
@@ -29,7 +43,7 @@ def _through_relu_(grad: Tensor, output: Tensor) -> Tensor:
 
 
 class _Pooled(torch.autograd.Function):
-    """max-pool(conv(x)), 3x3 with stride 2; the convolution's output, two fifths of a graph, is not kept."""
+    """The convolution's output, two fifths of a graph, is not kept."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -49,8 +63,6 @@ class _Pooled(torch.autograd.Function):
 
 
 class _Residual(torch.autograd.Function):
-    """x + conv(relu(conv(relu(x))))."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor) -> Tensor:
         first = F.relu(x)

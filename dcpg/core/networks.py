@@ -1,4 +1,4 @@
-"""The IMPALA encoder, the heads, and who stands on which encoder (spec: paper Figure 1; authors' initialisation).
+"""The IMPALA encoder, the heads, and which head is on which encoder (paper, Figure 1; authors' initialisation).
 
 Initialisation: convolutions Xavier-uniform, fully connected layers orthogonal, all biases zero. The gains of the
 heads are the authors': 0.01 for the policy, 1 for values.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from dcpg.core.augmentations import AUGMENTATIONS
-from dcpg.core.kernels import _Pooled, _Residual
+from dcpg.core.kernels import pooled, residual
+from dcpg.core.state import State, check_tensors
 
 if TYPE_CHECKING:
     from dcpg.core.batch import Batch
@@ -32,6 +33,17 @@ def orthogonal(layer: nn.Linear, gain: float, generator: Generator) -> None:
     nn.init.zeros_(layer.bias)
 
 
+Through = Callable[[nn.Module, Tensor], Tensor]  # how `walk` passes a layer: (convolution or linear layer, input)
+
+
+def stack_sizes(shape: tuple[int, ...], channels: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
+    """(input channels, channels, height, width) of each stack of an encoder; pooling halves height and width after."""
+    height, width, channels_in = shape
+    for c in channels:
+        yield channels_in, c, height, width
+        channels_in, height, width = c, (height + 1) // 2, (width + 1) // 2
+
+
 class Residual(nn.Module):
     """x + conv(relu(conv(relu(x)))); the skip carries the un-rectified x."""
 
@@ -41,10 +53,13 @@ class Residual(nn.Module):
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[b, c, h, w] to the same shape."""
         a, b = self.conv1, self.conv2
-        out: Tensor = _Residual.apply(x, a.weight, a.bias, b.weight, b.bias)  # type: ignore[no-untyped-call]
-        return out
+        assert a.bias is not None
+        assert b.bias is not None
+        return residual(x, a.weight, a.bias, b.weight, b.bias)
+
+    def walk(self, x: Tensor, through: Through) -> Tensor:
+        return x + through(self.conv2, F.relu(through(self.conv1, F.relu(x))))
 
 
 class Stack(nn.Module):
@@ -57,31 +72,42 @@ class Stack(nn.Module):
         self.block1 = Residual(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Halves the picture."""
-        pooled = _Pooled.apply(x, self.conv.weight, self.conv.bias)  # type: ignore[no-untyped-call]
-        out: Tensor = self.block1(self.block0(pooled))
+        assert self.conv.bias is not None
+        out: Tensor = self.block1(self.block0(pooled(x, self.conv.weight, self.conv.bias)))
         return out
+
+    def walk(self, x: Tensor, through: Through) -> Tensor:
+        x = F.max_pool2d(through(self.conv, x), 3, stride=2, padding=1)
+        return self.block1.walk(self.block0.walk(x, through), through)
 
 
 class Impala(nn.Module):
-    """Frames [b, H, W, C] to features [b, size]: three stacks, ReLU, linear, ReLU."""
+    """Frames [b, H, W, C] to features [b, size]: three stacks, ReLU, linear, ReLU.
+
+    `forward` uses the kernels; `walk` is the same in plain PyTorch, layer by layer, for who must see each layer.
+    """
 
     def __init__(self, shape: tuple[int, ...], channels: tuple[int, ...], size: int) -> None:
         super().__init__()
-        height, width, channels_in = shape
-        for i, c in enumerate(channels):
+        outputs = math.prod(shape)
+        for i, (channels_in, c, height, width) in enumerate(stack_sizes(shape, channels)):
             self.add_module(f"stack{i}", Stack(channels_in, c))
-            channels_in, height, width = c, (height + 1) // 2, (width + 1) // 2
-        self.fc = nn.Linear(channels_in * height * width, size)
+            outputs = c * ((height + 1) // 2) * ((width + 1) // 2)
+        self.fc = nn.Linear(outputs, size)
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, frames: Tensor) -> Tensor:
-        """Features of frames."""
         # The permuted view of [b, H, W, C] is channels-last memory, which the CPU's convolutions like best.
         x = scaled(frames).permute(0, 3, 1, 2)
         for stack in self.stacks():
             x = stack(x)
         return F.relu(self.fc(F.relu(x.flatten(1))))
+
+    def walk(self, frames: Tensor, through: Through) -> Tensor:
+        x = scaled(frames).permute(0, 3, 1, 2)
+        for stack in self.stacks():
+            x = stack.walk(x, through)
+        return F.relu(through(self.fc, F.relu(x.flatten(1))))
 
     def stacks(self) -> list[Stack]:
         """In the order in which a frame goes through them."""
@@ -106,8 +132,10 @@ class Flat(nn.Module):
         self.fc1 = nn.Linear(hidden, size)
 
     def forward(self, frames: Tensor) -> Tensor:
-        """Features of observations."""
-        return torch.tanh(self.fc1(torch.tanh(self.fc0(scaled(frames).flatten(1)))))
+        return self.walk(frames, lambda layer, x: layer(x))
+
+    def walk(self, frames: Tensor, through: Through) -> Tensor:
+        return torch.tanh(through(self.fc1, torch.tanh(through(self.fc0, scaled(frames).flatten(1)))))
 
     def initialise(self, generator: Generator) -> None:
         """Orthogonal with gain sqrt(2)."""
@@ -219,6 +247,15 @@ class Network(nn.Module):
         for child in self.children():
             child.initialise(generator)  # type: ignore[operator]
         return self
+
+    def state(self) -> State:
+        return State(tensors={k: v.detach().cpu().contiguous() for k, v in self.state_dict().items()})
+
+    def restore(self, state: State) -> None:
+        """Take parameters; their names, shapes and dtypes must be this network's, and every value finite."""
+        assert state.tensors is not None
+        check_tensors("weights", state.tensors, self.state_dict())
+        self.load_state_dict(dict(state.tensors))
 
     def encode(self, encoder: str, frames: Tensor, chunk: int) -> Tensor:
         """Features of frames, the encoder run over cache-sized chunks."""

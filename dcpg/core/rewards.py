@@ -65,11 +65,12 @@ class RewardNormaliser:
         """JSON that restores exactly."""
         return {"sums": self.sums.tolist(), "mean": self.mean, "var": self.var, "count": self.count}
 
-    @classmethod
-    def restored(cls, state: dict[str, Any]) -> RewardNormaliser:
-        """From `state()`."""
+    def restore(self, state: Any) -> None:
+        """Go back to `state()`, of as many environments; statistics that it cannot have are refused."""
         sums = np.array(state["sums"], np.float64)
         mean, var, count = float(state["mean"]), float(state["var"]), float(state["count"])
-        if sums.ndim != 1 or not np.isfinite([*sums, mean, var, count]).all() or var < 0 or count <= 0:
+        if sums.shape != self.sums.shape:
+            raise ValueError("the reward normaliser is of another number of environments")
+        if not np.isfinite([*sums, mean, var, count]).all() or var < 0 or count <= 0:
             raise ValueError("the reward normaliser's statistics are not numbers that it can have")
-        return cls(sums, mean, var, count)
+        self.sums, self.mean, self.var, self.count = sums, mean, var, count

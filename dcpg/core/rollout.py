@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
+import zstandard
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dcpg.core.batch import Batch
+from dcpg.core.state import check_shape
+
+COMPRESSION_LEVEL = 1  # of zstd
+PER_STEP = {  # dtype of each tensor [T, N]
+    "actions": torch.int64,
+    "log_probs": torch.float32,
+    "raw_rewards": torch.float32,
+    "dones": torch.bool,
+    "valid": torch.bool,
+    "crosses": torch.bool,
+    "levels": torch.int64,
+    "rewards": torch.float32,
+    "step_counts": torch.int64,
+    "advantages_raw": torch.float32,
+    "advantages": torch.float32,
+}
+PER_HEAD = ("values", "final_values", "returns")  # value head -> float32, [T, N] or [T+1, N]
 
 
 @dataclass(frozen=True)
@@ -43,7 +64,7 @@ class Rollout:
         def flat(x: Tensor) -> Tensor:
             return x.flatten(0, 1).index_select(0, rows)
 
-        steps = self.actions.shape[0]
+        T = self.actions.shape[0]
         return Batch(
             frames=flat(self.frames),
             valid=torch.ones(len(rows)),
@@ -52,41 +73,96 @@ class Rollout:
             actions=flat(self.actions),
             log_probs=flat(self.log_probs),
             advantages=flat(self.advantages),
-            old_values={head: flat(x[:steps]) for head, x in self.values.items()},
+            old_values={head: flat(x[:T]) for head, x in self.values.items()},
         )
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Everything but the frames, under flat names."""
-        flat: dict[str, Tensor] = {}
-        for f in dataclasses.fields(self):
-            value = getattr(self, f.name)
-            if isinstance(value, dict):
-                flat |= {f"{f.name}/{head}": x for head, x in value.items()}
-            elif isinstance(value, Tensor) and f.name != "frames":
-                flat[f.name] = value
-        return flat
-
-    @classmethod
-    def from_tensors(cls, frames: Tensor, flat: Mapping[str, Tensor]) -> Rollout:
-        """From `tensors()` and the frames."""
-        nested: dict[str, Any] = {"values": {}, "final_values": {}, "returns": {}}
-        for name, value in flat.items():
-            field_name, _, head = name.partition("/")
-            if head:
-                nested[field_name][head] = value
-            else:
-                nested[name] = value
-        return cls(frames=frames, **nested)
+    def order(self, generator: torch.Generator) -> Tensor:
+        """The rows of all valid transitions, shuffled."""
+        rows = self.valid.flatten().nonzero().squeeze(1)
+        return rows[torch.randperm(len(rows), generator=generator)]
 
     def part(self, envs: range) -> Rollout:
-        """This rollout with the transitions of some environments alone counted as valid."""
+        """This rollout with only the transitions of some environments counted as valid."""
         if len(envs) == self.valid.shape[1]:
             return self
         among = torch.zeros_like(self.valid[0])
         among[envs.start : envs.stop] = True
         return dataclasses.replace(self, valid=self.valid & among)
 
-    def order(self, generator: torch.Generator) -> Tensor:
-        """The rows of all valid transitions, shuffled."""
-        rows = self.valid.flatten().nonzero().squeeze(1)
-        return rows[torch.randperm(len(rows), generator=generator)]
+    @cached_property
+    def segments(self) -> list[bytes]:
+        """The frames of each environment in time order, compressed when B or a checkpoint first asks for them."""
+        compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL)
+        array = self.frames.numpy()
+        return [compressor.compress(np.ascontiguousarray(array[:, n]).tobytes()) for n in range(array.shape[1])]
+
+    def with_augmentation(self, name: str) -> Rollout:
+        """This rollout with the augmentation that was chosen for it."""
+        tau = dataclasses.replace(self, augmentation=name)
+        if "segments" in self.__dict__:
+            tau.__dict__["segments"] = self.segments
+        return tau
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything but the frames, under flat names such as `returns/value`."""
+        flat = {name: getattr(self, name) for name in PER_STEP}
+        for name in PER_HEAD:
+            flat |= {f"{name}/{head}": x for head, x in getattr(self, name).items()}
+        return flat
+
+    @classmethod
+    def restored(
+        cls,
+        tensors: Mapping[str, Tensor],
+        segments: list[bytes],
+        frames: FrameShape,
+        heads: Sequence[str],
+        actions: int,
+    ) -> Rollout:
+        """From `tensors()` and `segments`, checked against what a rollout of this run must be."""
+        expected = PER_STEP | {f"{name}/{head}": torch.float32 for name in PER_HEAD for head in heads}
+        check_rollout_tensors(tensors, expected, frames)
+        if not ((tensors["actions"] >= 0) & (tensors["actions"] < actions)).all():
+            raise ValueError("a rollout has actions that the environment does not have")
+        fields: dict[str, Any] = {name: tensors[name] for name in PER_STEP}
+        fields |= {name: {head: tensors[f"{name}/{head}"] for head in heads} for name in PER_HEAD}
+        tau = cls(frames=torch.from_numpy(frames.opened(segments)), **fields)
+        tau.__dict__["segments"] = segments  # what the cached property would compute again
+        return tau
+
+
+@dataclass(frozen=True)
+class FrameShape:
+    """The frames of one rollout: their sizes and how segments of them are opened."""
+
+    length: int  # T
+    num_envs: int  # N
+    observation: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def open(self, segment: bytes) -> NDArray[Any]:
+        """The T+1 frames of a segment; one that holds another number of bytes is refused before it is opened."""
+        shape = (self.length + 1, *self.observation)
+        size = int(np.prod(shape)) * self.dtype.itemsize
+        if zstandard.frame_content_size(segment) != size:
+            raise ValueError(f"a segment does not hold {size} bytes")
+        return np.frombuffer(zstandard.ZstdDecompressor().decompress(segment), self.dtype).reshape(shape)
+
+    def opened(self, segments: list[bytes]) -> NDArray[Any]:
+        """The frames [T+1, N, ...] of all environments."""
+        if len(segments) != self.num_envs:
+            raise ValueError(f"{len(segments)} segments for {self.num_envs} environments")
+        frames = np.empty((self.length + 1, self.num_envs, *self.observation), self.dtype)
+        for n, segment in enumerate(segments):
+            frames[:, n] = self.open(segment)
+        return frames
+
+
+def check_rollout_tensors(found: Mapping[str, Tensor], expected: Mapping[str, torch.dtype], frames: FrameShape) -> None:
+    """Refuse tensors of a rollout that have other names, shapes or dtypes than expected."""
+    if found.keys() != expected.keys():
+        raise ValueError(f"a rollout has other tensors: {sorted(found.keys() ^ expected.keys())[:3]}")
+    for name, tensor in found.items():
+        check_shape(f"{name} of a rollout", tensor, (frames.length + name.startswith("values/"), frames.num_envs))
+        if tensor.dtype != expected[name]:
+            raise ValueError(f"{name} of a rollout is {tensor.dtype} instead of {expected[name]}")

@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dcpg.core.networks import Flat, Impala, Network, scaled
+from dcpg.core.networks import Flat, Impala, Network
+from dcpg.core.rollout import Rollout
 
 
 @dataclass(frozen=True)
@@ -136,17 +137,8 @@ def _forward(network: Network, head: str, frames: Tensor) -> tuple[list[Layer], 
         return out
 
     encoder = network.get_submodule(network.stands_on[head])
-    x = scaled(frames)
-    if isinstance(encoder, Impala):
-        x = x.permute(0, 3, 1, 2)
-        for stack in encoder.stacks():
-            x = F.max_pool2d(through(stack.conv, x), 3, stride=2, padding=1)
-            for block in (stack.block0, stack.block1):
-                x = x + through(block.conv2, F.relu(through(block.conv1, F.relu(x))))
-        x = F.relu(through(encoder.fc, F.relu(x.flatten(1))))
-    else:
-        assert isinstance(encoder, Flat)
-        x = torch.tanh(through(encoder.fc1, torch.tanh(through(encoder.fc0, x.flatten(1)))))
+    assert isinstance(encoder, Impala | Flat)
+    x = encoder.walk(frames, through)
     return layers, through(network.get_submodule(head), x).squeeze(1)
 
 
@@ -154,3 +146,12 @@ def parameters_of(network: Network, head: str) -> Iterator[nn.Parameter]:
     """The value network: the head's encoder and the head."""
     yield from network.get_submodule(network.stands_on[head]).parameters()
     yield from network.get_submodule(head).parameters()
+
+
+def states_and_targets(tau: Rollout, head: str) -> tuple[Tensor, Tensor]:
+    """The states of a rollout [n, *observation] and a value head's targets [n]; dead steps have none."""
+    frames, returns = tau.frames[:-1].flatten(0, 1), tau.returns[head].flatten()
+    if tau.valid.all():
+        return frames, returns  # no copy
+    valid = tau.valid.flatten()
+    return frames[valid], returns[valid]

@@ -81,7 +81,7 @@ class ListedLevels(Blind):
 
     def state(self) -> Any:
         """How many episodes each environment has begun."""
-        return self.episodes
+        return list(self.episodes)
 
     def restore(self, state: Any) -> None:
         """From `state()`."""

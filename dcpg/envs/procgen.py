@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import json
 import struct
 from pathlib import Path
 from typing import Any
@@ -202,23 +201,20 @@ class Procgen:
         return rgb.copy()
 
     def state(self) -> list[bytes]:
-        """One blob an environment, and the level chooser's state."""
-        chooser = json.dumps(self.levels.state() if self.levels is not None else None).encode()
-        return [*_get_states(self._env, range(self.num_envs)), chooser]
+        """One blob per environment. What a level chooser remembers is not in them."""
+        return _get_states(self._env, range(self.num_envs))
 
     def restore(self, state: list[bytes]) -> None:
         """Go on exactly from `state()`; a state that is not of this game is refused before the library sees it."""
-        *blobs, chooser = state
-        if len(blobs) != self.num_envs:
-            raise ValueError(f"{len(blobs)} environment states for {self.num_envs} environments")
-        for blob in blobs:
+        if len(state) != self.num_envs:
+            raise ValueError(f"{len(state)} environment states for {self.num_envs} environments")
+        for blob in state:
             if state_game(blob) != self.game:
                 raise ValueError(f"an environment state is of {state_game(blob)!r}, not of {self.game!r}")
-        for i, blob in enumerate(blobs):
+        for i, blob in enumerate(state):
             self._env.call_c_func("set_state", i, blob, len(blob))
         self._env.observe()
         if self.levels is not None:
-            self.levels.restore(json.loads(chooser))
             strange = set(self._env._info["level_seed"].tolist()) - set(self.levels.levels)
             if strange:
                 raise ValueError(f"the environments play levels that are not this run's: {sorted(strange)[:3]}")

@@ -19,12 +19,12 @@ import torch
 
 from dcpg.config.schema import Config
 from dcpg.core.method import Method, Optimise, Tau
-from dcpg.core.networks import Network, is_image
+from dcpg.core.networks import Network, is_image, stack_sizes
 from dcpg.envs.base import Spaces
 from dcpg.errors import BadInput
 from dcpg.machine import cgroup
 from dcpg.machine.devices import device_of
-from dcpg.text import _gb
+from dcpg.text import gigabytes
 from dcpg.torchrun import processes, processes_here
 
 PROGRAM = 0.85e9  # the interpreter, torch, Procgen's assets
@@ -56,12 +56,12 @@ class Needs:
 
     def sentence(self) -> str:
         """For people."""
-        buffer = f" (B: {_gb(self.buffer)})" if self.buffer >= 5e7 else ""
-        device = f", {_gb(self.device)} on the device" if self.device else ""
-        return f"at most {_gb(self.memory)} of memory{buffer}{device} and {_gb(self.disk)} of disk"
+        buffer = f" (B: {gigabytes(self.buffer)})" if self.buffer >= 5e7 else ""
+        device = f", {gigabytes(self.device)} on the device" if self.device else ""
+        return f"at most {gigabytes(self.memory)} of memory{buffer}{device} and {gigabytes(self.disk)} of disk"
 
 
-def needs(config: Config, spaces: Spaces) -> Needs:
+def needs_of(config: Config, spaces: Spaces) -> Needs:
     """What a run may need on this machine."""
     method, widths = config.declared(), config.network
     sizes = (widths.channels, widths.features, widths.discriminator)
@@ -104,40 +104,38 @@ def _activations(config: Config, shape: tuple[int, ...]) -> tuple[float, float]:
     """Bytes that one frame's graph holds, and those that its backward pass takes for a moment."""
     if not is_image(shape):
         return 4.0 * (math.prod(shape) + 4 * config.network.features), 0.0
-    height, width, _ = shape
     held, passing = float(math.prod(shape)), 0.0
-    for c in config.network.channels:
+    for _, c, height, width in stack_sizes(shape, config.network.channels):
         full, half = c * height * width, c * ((height + 1) // 2) * ((width + 1) // 2)
         held += 2 * half + 5 * half  # the indices of the pool, two tensors of each residual block, the stack's output
         passing = max(passing, 3.0 * full)  # its gradient and the copies that a convolution makes
-        height, width = (height + 1) // 2, (width + 1) // 2
     return 4 * (held + 4 * config.network.features), 4 * passing
 
 
-def check(config: Config, spaces: Spaces | None, directory: Path) -> None:
-    """Refuse a run that this machine has no room for, with advice; nothing is known of spaces that are None."""
-    short = lacking(config, spaces, directory) if config.check_room and spaces is not None else []
-    if short:
+def check_room(needs: Needs, config: Config, directory: Path) -> None:
+    """Refuse a run that this machine has not enough memory or disk for, with advice, unless it is not to be checked."""
+    missing = missing_room(needs, config, directory) if config.check_room else []
+    if missing:
         raise BadInput(
-            f"There is no room for this run: {'; '.join(short)}. Make room, or make the run smaller (--preset laptop, "
-            "or lower env.num_envs, rollout_length, algorithm.N_pi or machine.chunk), or start it all the same with "
-            "--set check_room=false."
+            f"There is no room for this run: {'; '.join(missing)}. Make room, or make the run smaller (--preset "
+            "laptop, or lower env.num_envs, rollout_length, algorithm.N_pi or machine.chunk), or start it all the same "
+            "with --set check_room=false."
         )
 
 
-def lacking(config: Config, spaces: Spaces, directory: Path) -> list[str]:
-    """What there is too little of, each in words."""
-    wanted, device, short = needs(config, spaces), device_of(config), []
-    loaded = processes_here() * min(psutil.Process().memory_info().rss, PROGRAM)  # is part of what is wanted
+def missing_room(needs: Needs, config: Config, directory: Path) -> list[str]:
+    """What there is too little of, one sentence each."""
+    device, missing = device_of(config), []
+    loaded = processes_here() * min(psutil.Process().memory_info().rss, PROGRAM)  # is part of what is needed
     free = max(free_memory() + loaded, 0.0)
-    if wanted.memory > free:
-        buffer = f" (B alone {_gb(wanted.buffer)})" if wanted.buffer >= 5e7 else ""
-        short.append(f"it may need {_gb(wanted.memory)} of memory{buffer} and {_gb(free)} are free")
-    if device.type == "cuda" and wanted.device > (free := torch.cuda.mem_get_info(device)[0]):
-        short.append(f"it may need {_gb(wanted.device)} of memory on {device} and {_gb(free)} are free")
-    if wanted.disk > (free := max(free_disk(directory), 0.0)):
-        short.append(f"it may need {_gb(wanted.disk)} of disk at {directory} and {_gb(free)} are free")
-    return short
+    if needs.memory > free:
+        buffer = f" (B alone {gigabytes(needs.buffer)})" if needs.buffer >= 5e7 else ""
+        missing.append(f"it may need {gigabytes(needs.memory)} of memory{buffer} and {gigabytes(free)} are free")
+    if device.type == "cuda" and needs.device > (free := torch.cuda.mem_get_info(device)[0]):
+        missing.append(f"it may need {gigabytes(needs.device)} of memory on {device} and {gigabytes(free)} are free")
+    if needs.disk > (free := max(free_disk(directory), 0.0)):
+        missing.append(f"it may need {gigabytes(needs.disk)} of disk at {directory} and {gigabytes(free)} are free")
+    return missing
 
 
 def free_memory() -> float:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
+
 from dcpg.config.build import EnvMaker, build_network, make_one
 from dcpg.config.schema import Config
 from dcpg.config.written import from_json
@@ -14,12 +19,7 @@ from dcpg.machine.devices import device_of
 from dcpg.seeding import generator
 from dcpg.storage.checkpoint import Damaged
 from dcpg.storage.rundir import RunDirectory
-from dcpg.training import state as snapshot
-from dcpg.training.weights import load_weights, weights_file
-from dcpg.training.weights import Moment, find
-from numpy.typing import NDArray
-from pathlib import Path
-from typing import Any
+from dcpg.training.weights import Moment, find, load_weights
 
 
 class Agent:

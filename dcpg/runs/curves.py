@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-from dcpg.storage.rows import read_rows
-from dcpg.storage.rundir import RunDirectory
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+
+from dcpg.storage.rows import read_rows
+from dcpg.storage.rundir import RunDirectory
 
 
 def curves(run: RunDirectory) -> Path:

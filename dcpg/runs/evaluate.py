@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dcpg.config.build import protocol_of
-
 import re
 from collections import Counter
-from dcpg.config.build import EnvMaker, make_levels, splits
+from typing import Any
+
+from dcpg.config.build import EnvMaker, make_levels, protocol_of, splits
 from dcpg.config.schema import OWN
-from dcpg.core.evaluation import Protocol, ROUND, play
+from dcpg.core.evaluation import ROUND, play
 from dcpg.errors import BadInput
 from dcpg.runs.agent import Agent
-from typing import Any
 
 
 def evaluate_agent(

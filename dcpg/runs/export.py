@@ -5,15 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import safetensors
 import shutil
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+from safetensors.torch import load as load_tensors
+
 from dcpg.config.command import train_command
 from dcpg.config.presets import PRESETS
-from dcpg.config.schema import Config, OWN
-from dcpg.config.written import from_json
+from dcpg.config.schema import OWN, Config
+from dcpg.config.written import EXPORT, from_json
 from dcpg.envs.procgen import ALL_LEVELS
 from dcpg.errors import BadInput, NoValidCheckpoint, StorageFailed
 from dcpg.methods import METHODS
@@ -23,12 +28,7 @@ from dcpg.runs.evaluate import evaluate_agent, recorded_levels
 from dcpg.storage.files import dump, fsync_dir, write_durable
 from dcpg.storage.rows import read_rows
 from dcpg.storage.rundir import RunDirectory
-from dcpg.config.written import EXPORT
-from dcpg.training.weights import Moment, WEIGHTS, find
-from pathlib import Path
-from safetensors.torch import load as load_tensors
-from typing import Any
-
+from dcpg.training.weights import WEIGHTS, Moment, find
 
 CONFIG, CARD, REPLAY = "config.json", "README.md", "replay.mp4"
 

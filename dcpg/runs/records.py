@@ -7,10 +7,14 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
 from dcpg.config.command import usual_values
 from dcpg.config.presets import PRESETS
 from dcpg.config.resolve import resolve
-from dcpg.config.schema import Config, OWN
+from dcpg.config.schema import OWN, Config
 from dcpg.config.written import from_json
 from dcpg.envs.procgen import ALL_LEVELS
 from dcpg.errors import BadInput, unknown
@@ -18,10 +22,6 @@ from dcpg.settings import dotted
 from dcpg.storage.files import read_regular
 from dcpg.storage.rows import parse_rows
 from dcpg.storage.rundir import RunDirectory
-from functools import cache, cached_property
-from pathlib import Path
-from typing import Any
-
 
 SPLITS = ("train", "test")
 

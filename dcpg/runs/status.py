@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 import math
 import os
-import psutil
 import re
 import socket
 import time
 from dataclasses import dataclass
-from dcpg.config.schema import Config, UNDECISIVE
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from dcpg.config.schema import UNDECISIVE, Config
 from dcpg.config.written import Written, fingerprint, read_written
 from dcpg.errors import BadInput
 from dcpg.settings import dotted
 from dcpg.storage.files import read_regular
 from dcpg.storage.rows import parse_rows
 from dcpg.storage.rundir import RunDirectory
-from pathlib import Path
-from typing import Any
-
 
 CHECKPOINT = re.compile(r"[0-9]{12}-[0-9.]+-[0-9]{5}")
 

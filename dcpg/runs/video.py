@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from dcpg.config.build import protocol_of
-
-import av
 import functools
 import math
-import numpy as np
 import os
-from PIL import Image, ImageDraw, ImageFont
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from dcpg.config.build import make_levels
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from dcpg.config.build import make_levels, protocol_of
 from dcpg.core import evaluation
 from dcpg.envs.base import Array
 from dcpg.envs.procgen import Procgen
 from dcpg.errors import BadInput, StorageFailed
 from dcpg.runs.agent import Agent
-from fractions import Fraction
-from pathlib import Path
-
 
 FPS = 15  # Procgen's own
 

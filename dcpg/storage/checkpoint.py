@@ -24,7 +24,8 @@ from dcpg.errors import NoValidCheckpoint
 from dcpg.ranks import ALONE, Ranks
 from dcpg.storage.files import dump, fsync_dir, write_atomic, write_durable
 
-SCHEMA = 1
+SCHEMA = 2  # of what is written
+READABLE = (1, 2)
 
 
 NAME = re.compile(r"[0-9]{12}[a-z0-9.-]*")
@@ -238,8 +239,8 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise Damaged(f"its manifest cannot be read ({error})") from None
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
         raise Damaged("its manifest is not one")
-    if manifest.get("schema") != SCHEMA:
-        raise Damaged(f"it has schema {manifest.get('schema')!r}; this program reads schema {SCHEMA}")
+    if manifest.get("schema") not in READABLE:
+        raise Damaged(f"it has schema {manifest.get('schema')!r}; this program reads {READABLE}")
     for key in manifest["files"]:
         if not FILE.fullmatch(key) or ".." in key:
             raise Damaged(f"its manifest names {key!r}, which is not a checkpoint's file")

@@ -15,7 +15,8 @@ from dcpg.config.build import known_spaces
 from dcpg.config.resolve import available_cores
 from dcpg.config.schema import Config
 from dcpg.errors import BadInput
-from dcpg.machine.needs import Needs, free_memory, needs
+from dcpg.machine.needs import Needs, free_memory
+from dcpg.machine.needs import needs_of as _needs
 from dcpg.sweep.attempt import Order, Outcome, attempt, never_begun, not_possible
 from dcpg.sweep.plan import Job, kinds
 
@@ -56,7 +57,7 @@ def needs_of(config: Config) -> Needs:
     """What a run may need; a sweep trains on Procgen alone, whose sizes are known."""
     spaces = known_spaces(config)
     assert spaces is not None
-    return needs(config, spaces)
+    return _needs(config, spaces)
 
 
 def _visible() -> tuple[str, ...]:

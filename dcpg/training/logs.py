@@ -1,4 +1,4 @@
-"""TensorBoard always, Weights & Biases if asked for."""
+"""Curves and timing of a run: TensorBoard always, Weights & Biases if asked for."""
 
 from __future__ import annotations
 
@@ -14,6 +14,26 @@ from dcpg.config.written import fingerprint
 from dcpg.errors import BadInput
 from dcpg.storage.rows import Evaluation, Metrics
 from dcpg.storage.rundir import RunDirectory
+
+PHASES = ("collect", "policy", "auxiliary", "evaluate", "analyse", "save")
+
+
+class Stopwatch:
+    """Where the time of a rollout goes: each lap counts the time since the one before."""
+
+    def __init__(self) -> None:
+        self._clock = time.monotonic()
+        self._seconds = dict.fromkeys(PHASES, 0.0)
+
+    def lap(self, phase: str) -> None:
+        now = time.monotonic()
+        self._seconds[phase] += now - self._clock
+        self._clock = now
+
+    def take(self) -> dict[str, float]:
+        """The seconds of each phase since the last call."""
+        taken, self._seconds = self._seconds, dict.fromkeys(PHASES, 0.0)
+        return taken
 
 
 class EventFile:

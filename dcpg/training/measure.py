@@ -1,43 +1,43 @@
-"""The paper's analyses of what a value network or a discriminator has learnt.
-
-Stiffness and wrong actions can also be measured while a run goes on, on each rollout and at the parameters that acted
-(`--set analyse=stiffness`). Values and returns per level are part of every evaluation.
-"""
+"""Measurements while a run trains: stiffness and wrong actions, on a rollout and at the parameters that sampled it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-
-from torch import Tensor
+from typing import Any
 
 from dcpg.config.schema import Config
-from dcpg.core import stiffness
-from dcpg.core import wrong_actions as actions
 from dcpg.core.networks import Network
 from dcpg.core.rollout import Rollout
-from dcpg.methods import Method
+from dcpg.core.state import State
+from dcpg.core.stiffness import states_and_targets, stiffness
+from dcpg.core.wrong_actions import believed_actions
 
 
-def states_and_targets(tau: Rollout, head: str) -> tuple[Tensor, Tensor]:
-    """The states of a rollout [n, *observation] and a value head's targets [n]; dead steps have none."""
-    frames, returns = tau.frames[:-1].flatten(0, 1), tau.returns[head].flatten()
-    if tau.valid.all():
-        return frames, returns  # no copy
-    valid = tau.valid.flatten()
-    return frames[valid], returns[valid]
+class Measurements:
+    """What the setting `analyse` asks for, as columns of the row of the rollout that is being learnt from."""
 
+    def __init__(self, config: Config, network: Network, actions: int) -> None:
+        self.config, self.network, self.actions = config, network, actions
+        self.columns: dict[str, float] = {}
 
-def live(
-    config: Config, method: Method, network: Network, tau: Rollout, between_chunks: Callable[[], None]
-) -> dict[str, float]:
-    """What a run's configuration asks to be measured on tau, as columns of metrics.jsonl."""
-    row: dict[str, float] = {}
-    chunk = config.machine.chunk
-    if "stiffness" in config.analyse:
-        frames, returns = states_and_targets(tau, method.advantages)
-        row |= stiffness.stiffness(network, method.advantages, frames, returns, chunk, between_chunks).row()
-    if "ood-actions" in config.analyse:
-        count = network.get_submodule("policy").out_features
-        assert isinstance(count, int)
-        row |= actions.believed_actions(network, tau, config.game, count, chunk, between_chunks).row()
-    return row
+    def measure(self, tau: Rollout, rollout: int, between_chunks: Callable[[], None]) -> bool:
+        """Measure a rollout if it is its turn; returns whether it was."""
+        c, chunk = self.config, self.config.machine.chunk
+        self.columns = {}
+        if not c.analyse or rollout % c.analyse_every:
+            return False
+        if "stiffness" in c.analyse:
+            head = c.declared().advantages
+            frames, returns = states_and_targets(tau, head)
+            self.columns |= stiffness(self.network, head, frames, returns, chunk, between_chunks).row()
+        if "ood-actions" in c.analyse:
+            found = believed_actions(self.network, tau, c.game, self.actions, chunk, between_chunks)
+            self.columns |= found.row()
+        return True
+
+    def state(self) -> State:
+        return State(self.columns)
+
+    def restore(self, state: State) -> None:
+        plain: dict[str, Any] = state.plain
+        self.columns = {str(name): value + 0 for name, value in plain.items()}  # refuses what is not a number

@@ -1,4 +1,4 @@
-"""Who looks on while a run goes on."""
+"""What a run reports while it trains, for displays."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from pathlib import Path
 from typing import Protocol
 
 from dcpg.config.schema import Config
+from dcpg.machine.needs import Needs
 from dcpg.storage.rows import Evaluation, Metrics
 
 
-class Watcher(Protocol):
-    """Whoever looks on: a live display, plain lines, or nobody."""
+class RunObserver(Protocol):
+    """A live display, plain lines, or nothing."""
 
-    def start(self, config: Config, directory: Path, rollouts_done: int) -> None:
-        """The run begins or goes on."""
+    def announce(self, config: Config, needs: Needs, rollouts: int) -> None:
+        """Called before the first step with what the run may need; `rollouts` are still to do."""
+
+    def start(self, config: Config, directory: Path, rollouts_done: int) -> None: ...
 
     def progress(self, phase: str, place: str) -> None:
-        """A little further: in which phase, and where in it."""
+        """Called often: the phase, and where in it the run is."""
 
     def row(self, row: Metrics, steps_per_s: float) -> None:
         """A rollout is done."""
@@ -25,38 +28,31 @@ class Watcher(Protocol):
     def evaluation(self, row: Evaluation) -> None:
         """An evaluation is done."""
 
-    def warn(self, message: str) -> None:
-        """Something that a person should know."""
+    def warn(self, message: str) -> None: ...
 
-    def close(self) -> None:
-        """The run stops."""
+    def close(self) -> None: ...
 
 
-class Silent:
-    """Nobody looks on; warnings go to standard error."""
+class SilentObserver:
+    """Shows nothing; warnings go to standard error."""
 
-    def start(self, config: Config, directory: Path, rollouts_done: int) -> None:
-        """Nothing."""
+    def announce(self, config: Config, needs: Needs, rollouts: int) -> None: ...
 
-    def progress(self, phase: str, place: str) -> None:
-        """Nothing."""
+    def start(self, config: Config, directory: Path, rollouts_done: int) -> None: ...
 
-    def row(self, row: Metrics, steps_per_s: float) -> None:
-        """Nothing."""
+    def progress(self, phase: str, place: str) -> None: ...
 
-    def evaluation(self, row: Evaluation) -> None:
-        """Nothing."""
+    def row(self, row: Metrics, steps_per_s: float) -> None: ...
+
+    def evaluation(self, row: Evaluation) -> None: ...
 
     def warn(self, message: str) -> None:
-        """One line."""
         print(message, file=sys.stderr)
 
-    def close(self) -> None:
-        """Nothing."""
+    def close(self) -> None: ...
 
 
-class Mute(Silent):
-    """Not even warnings: the first process of a run speaks for all."""
+class MuteObserver(SilentObserver):
+    """Drops warnings too: the first process of a run speaks for all."""
 
-    def warn(self, message: str) -> None:
-        """Nothing."""
+    def warn(self, message: str) -> None: ...

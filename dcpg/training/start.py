@@ -1,4 +1,4 @@
-"""Starting a run and going on with one."""
+"""Starting a run and resuming one."""
 
 from __future__ import annotations
 
@@ -10,52 +10,54 @@ from typing import Any
 
 from dcpg.config.build import EnvMaker, known_spaces
 from dcpg.config.schema import OWN, Config
-from dcpg.config.written import from_json, to_write
-from dcpg.envs.base import Spaces
+from dcpg.config.written import read_written, to_write
 from dcpg.errors import BadInput
-from dcpg.machine import needs as room
 from dcpg.machine.devices import device_of
+from dcpg.machine.needs import Needs, check_room, missing_room, needs_of
 from dcpg.ranks import ALONE, Ranks
 from dcpg.storage.checkpoint import Damaged
 from dcpg.storage.rundir import RunDirectory
 from dcpg.torchrun import processes
-from dcpg.training.observer import Watcher
-from dcpg.training.trainer import Trainer, versions
-from dcpg.training.weights import load_weights, newest_weights, weights_file
+from dcpg.training.observer import RunObserver
+from dcpg.training.trainer import Trainer
+from dcpg.training.weights import load_weights, newest_weights, save_weights
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run's directory and what came out."""
+    """A run's directory, and its summary as summary.json has it."""
 
     directory: Path
     summary: dict[str, Any]
 
 
 def start(
-    config: Config, out: Path, maker: EnvMaker | None = None, watcher: Watcher | None = None, init: Path | None = None
+    config: Config,
+    out: Path,
+    maker: EnvMaker | None = None,
+    observer: RunObserver | None = None,
+    init: Path | None = None,
 ) -> Run:
-    """A new run."""
+    """Train a new run in the directory `out`, from the weights of the run `init` if one is given."""
     ranks = _join(config)
     directory = RunDirectory(out, ranks.first)
     ranks.first_does(directory.prepare)
     ranks.first_does(directory.lock.acquire)
     try:
         ranks.first_does(directory.create)
-        trainer = _trainer(config, directory, maker, watcher, ranks)
+        trainer = _trainer(config, directory, maker, observer, ranks)
         if init is not None:
             try:
                 load_weights(trainer.network, newest_weights(init))
             except Damaged as error:
                 raise BadInput(f"--init {init} does not fit this run: {error}.") from None
         _check_equal(trainer)
-        plain = to_write(config, init, versions())
 
         def begin() -> None:  # config.json comes last: with it the run exists
             trainer.save(final=True)
-            directory.write_json(directory.config, plain)
+            directory.write_json(directory.config, to_write(config, init))
 
-        return Run(out, trainer.run(begin))
+        return Run(out, trainer.run(begin).plain())
     except BaseException:
         if ranks.first and not directory.config.exists():
             directory.undo()
@@ -64,8 +66,61 @@ def start(
         directory.lock.release()
 
 
+def resume(
+    out: Path, steps: int | None = None, maker: EnvMaker | None = None, observer: RunObserver | None = None
+) -> Run:
+    """Go on exactly where a run stopped; with `steps`, to another end."""
+    written = read_written(RunDirectory(out))
+    config = written.config if steps is None else dataclasses.replace(written.config, steps=steps)
+    ranks = _join(config)
+    directory = RunDirectory(out, ranks.first)
+    ranks.first_does(directory.lock.acquire)
+    try:
+        needs = _known_needs(config)
+        trainer = Trainer(config, directory, maker, observer, ranks, fingerprint=written.fingerprint, needs=needs)
+        missing = missing_room(trainer.needs, config, out)
+        if missing:
+            trainer.observer.warn(f"This run may not find the room that it needs: {'; '.join(missing)}.")
+        _check_equal(trainer)
+        trainer.restore()
+        _announce(trainer)
+        if steps is not None:
+            directory.write_json(directory.config, {**written.plain, "steps": steps})
+        return Run(out, trainer.run().plain())
+    finally:
+        directory.lock.release()
+
+
+def _trainer(
+    config: Config, directory: RunDirectory, maker: EnvMaker | None, observer: RunObserver | None, ranks: Ranks
+) -> Trainer:
+    """A trainer that this machine has room for; the user's environment must be made before its sizes are known."""
+    needs = _known_needs(config)
+    if needs is not None:
+        ranks.first_does(lambda: check_room(needs, config, directory.path))
+    trainer = Trainer(config, directory, maker, observer, ranks, needs=needs)
+    if needs is None:
+        try:
+            check_room(trainer.needs, config, directory.path)
+        except BadInput:
+            trainer.env.close()
+            raise
+    _announce(trainer)
+    return trainer
+
+
+def _known_needs(config: Config) -> Needs | None:
+    spaces = known_spaces(config)
+    return needs_of(config, spaces) if spaces is not None else None
+
+
+def _announce(trainer: Trainer) -> None:
+    remaining = trainer.config.rollouts - trainer.algorithm.cursor.rollout
+    trainer.observer.announce(trainer.config, trainer.needs, max(remaining, 0))
+
+
 def _join(config: Config) -> Ranks:
-    """The processes of this run, and whether they can share this configuration."""
+    """The processes of this run; a configuration that they cannot share is refused."""
     if processes() == 1:
         return ALONE
     if config.shards != processes():
@@ -73,64 +128,25 @@ def _join(config: Config) -> Ranks:
             f"shards={config.shards}, but torchrun started {processes()} processes; start as many as there are shards "
             "(1, 2 or 4)."
         )
-    whole = {
-        "an environment of your own": config.game.startswith(OWN),
+    undivided = {
+        "your own environment": config.game.startswith(OWN),
         "levels.sampler=prioritised": config.levels.sampler == "prioritised",
         "analyse": bool(config.analyse),
     }
-    for what, given in whole.items():
+    for what, given in undivided.items():
         if given:
             raise BadInput(f"{what} needs the whole rollout in one process; train without torchrun.")
     return Ranks.join(device_of(config))
 
 
 def _check_equal(trainer: Trainer) -> None:
-    """Each process was told its configuration by itself, and read the weights that it starts from."""
+    """Refuse processes that were told different configurations, or start from different weights."""
     if trainer.ranks.alone:
         return
-    weights = hashlib.sha256(weights_file(trainer.network)).hexdigest()
+    weights = hashlib.sha256(save_weights(trainer.network)).hexdigest()
     everyone = trainer.ranks.together(lambda: [trainer.fingerprint, trainer.config.steps, weights])
     if any(one != everyone[0] for one in everyone):
         raise BadInput(
             "The processes of this run were given different configurations or weights; give all of them the same "
             "command (and --set machine.threads, if their machines differ)."
         )
-
-
-def _trainer(
-    config: Config, directory: RunDirectory, maker: EnvMaker | None, watcher: Watcher | None, ranks: Ranks
-) -> Trainer:
-    """A trainer that this machine has room for; one's own environment must be made before its sizes are known."""
-    known = known_spaces(config)
-    ranks.first_does(lambda: room.check(config, known, directory.path))
-    trainer = Trainer(config, directory, maker, watcher, ranks)
-    if known is None:
-        try:
-            room.check(config, Spaces.of(trainer.env), directory.path)
-        except BadInput:
-            trainer.env.close()
-            raise
-    return trainer
-
-
-def resume(out: Path, steps: int | None = None, maker: EnvMaker | None = None, watcher: Watcher | None = None) -> Run:
-    """Go on exactly where a run stopped; with `steps`, to another end."""
-    plain = RunDirectory(out).read_config()
-    config = from_json(plain, out / "config.json")
-    if steps is not None:
-        config = dataclasses.replace(config, steps=steps)
-    ranks = _join(config)
-    directory = RunDirectory(out, ranks.first)
-    ranks.first_does(directory.lock.acquire)
-    try:
-        trainer = Trainer(config, directory, maker, watcher, ranks)
-        lacking = room.lacking(config, Spaces.of(trainer.env), out)
-        if lacking:
-            trainer.watcher.warn(f"This run may not find the room that it needs: {'; '.join(lacking)}.")
-        _check_equal(trainer)
-        trainer.restore()
-        if steps is not None:
-            directory.write_json(directory.config, {**plain, "steps": steps})
-        return Run(out, trainer.run())
-    finally:
-        directory.lock.release()

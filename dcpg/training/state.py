@@ -1,8 +1,14 @@
-"""The whole state of a run as files, and back."""
+"""The parts of a run as the files of a checkpoint, and back.
+
+state.json              the plain state of every part, the steps and how many rows were written
+weights.safetensors     the network
+adam.safetensors        the moments of every Adam
+collector.zst           the environments; with several ranks one file each
+shared/...              rollouts and pi_old's outputs, which several checkpoints may name
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -10,205 +16,100 @@ from typing import Any
 
 import numpy as np
 import safetensors
-import torch
 import zstandard
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
-from torch import Tensor
 
-from dcpg.core.algorithm import Algorithm, Cursor, Sums
-from dcpg.core.buffer import decompress
-from dcpg.core.rollout import Rollout
+from dcpg.core.state import Large, State, Stateful
 from dcpg.ranks import Ranks
 from dcpg.storage.checkpoint import Checkpoint, Damaged
-from dcpg.training.weights import _compare, load_weights, weights_file
 
 MAX_ENV_STATE = 2**21  # bytes of one environment's state
-
-
 # what reading a file of the right format and the wrong contents can raise
-STRANGE = (KeyError, IndexError, ValueError, TypeError, AttributeError, OverflowError, RecursionError)
+STRANGE = (
+    AssertionError, AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError,
+    safetensors.SafetensorError, zstandard.ZstdError,
+)  # fmt: skip
 
 
-def own_files(algorithm: Algorithm, env_state: list[bytes], state: Mapping[str, Any]) -> dict[str, bytes]:
-    """What belongs to one checkpoint alone."""
-    at, moments = algorithm.cursor, _adam_tensors(algorithm)
-    plain = {
-        **state,
-        "cursor": dataclasses.asdict(at),
-        "sums": {name: {"steps": s.steps, "values": s.values.tolist()} for name, s in algorithm.sums.items()},
-        "rollouts": list(algorithm.B.rollouts),
-        "remembered": algorithm.B.old_log_policy is not None,
-        "moments": len(moments),
+def pack(
+    parts: Mapping[str, Stateful], ranks: Ranks, **more: Any
+) -> tuple[dict[str, bytes], dict[str, Callable[[], bytes]]]:
+    """The files of a checkpoint: its own, and those it shares with others, which are made only when first written."""
+    own, shared, plain = dict[str, bytes](), dict[str, Callable[[], bytes]](), dict[str, Any]()
+    for name, part in parts.items():
+        state = part.state()
+        plain[name] = state.plain
+        if state.tensors is not None and ranks.first:  # every rank holds the same
+            own[f"{name}.safetensors"] = save_tensors(dict(state.tensors))
+        if state.blobs is not None:
+            own[f"{name}{ranks.suffix}.zst"] = zstandard.ZstdCompressor(level=1).compress(joined(state.blobs))
+        shared |= {_of_rank(key, ranks): partial(_saved, make) for key, make in state.shared.items()}
+    if ranks.first:
+        own["state.json"] = json.dumps({**more, "parts": plain}, allow_nan=False).encode()
+    return own, shared
+
+
+def unpack(checkpoint: Checkpoint, parts: Mapping[str, Stateful], ranks: Ranks, num_envs: int) -> dict[str, State]:
+    """The state of every part. What is shared is read when it is asked for, and then held by the part alone."""
+    files, plain = checkpoint.files, read_plain(checkpoint)["parts"]
+    shared = {
+        key.removeprefix("shared/").replace(f"{ranks.suffix}.", "."): partial(_loaded, files, key)
+        for key in files
+        if key.startswith("shared/")
     }
-    files = {_envs_name(algorithm.ranks): zstandard.ZstdCompressor(level=1).compress(_joined(env_state))}
-    if algorithm.ranks.first:  # every rank holds the same of these
-        files |= {
-            "weights.safetensors": weights_file(algorithm.network),
-            "adam.safetensors": save_tensors(moments),
-            "state.json": json.dumps(plain, allow_nan=False).encode(),
-        }
-    return files
+    states = {}
+    for name in parts:
+        tensors, blobs = files.get(f"{name}.safetensors"), files.get(f"{name}{ranks.suffix}.zst")
+        states[name] = State(
+            plain[name],
+            load_tensors(tensors) if tensors is not None else None,
+            opened(blobs, MAX_ENV_STATE * (num_envs + 1)) if blobs is not None else None,
+            shared,
+        )
+    return states
 
 
-def shared_files(algorithm: Algorithm) -> dict[str, Callable[[], bytes]]:
-    """What several checkpoints name, each made only when it is first written: tau, the rollouts of B, pi_old."""
-    files: dict[str, Callable[[], bytes]] = {}
-    B, at, ranks = algorithm.B, algorithm.cursor, algorithm.ranks
-    for number, kept in B.rollouts.items():
-        files[_frames_name(number, ranks)] = partial(_joined, kept.segments)
-        files[_tensors_name(number, ranks)] = partial(_saved, kept.tau)
-    if algorithm.tau is not None:
-        files[_frames_name(at.rollout, ranks)] = lambda: _joined(algorithm.compressed())
-        files[_tensors_name(at.rollout, ranks)] = partial(_saved, algorithm.tau)
-    if B.old_log_policy is not None:
-        files[_old_name(at.rollout, ranks)] = partial(save_tensors, {"old_log_policy": B.old_log_policy})
-    return files
-
-
-def restore(algorithm: Algorithm, checkpoint: Checkpoint) -> tuple[dict[str, Any], list[bytes]]:
-    """Put a verified checkpoint's state into the algorithm; returns the rest of the state and the environments'."""
-    ranks = algorithm.ranks
+def read_plain(checkpoint: Checkpoint) -> dict[str, Any]:
+    """state.json."""
     try:
-        state: dict[str, Any] = json.loads(checkpoint.files["state.json"])
-        cursor = _cursor(algorithm, state["cursor"])
-        load_weights(algorithm.network, checkpoint.files["weights.safetensors"])
-        _load_adams(algorithm, checkpoint.files["adam.safetensors"], int(state["moments"]))
-        algorithm.cursor = cursor
-        algorithm.sums = _sums(algorithm, state["sums"])
-        algorithm.B.clear()
-        algorithm.tau, algorithm.segments = None, []
-        for number in state["rollouts"]:
-            tau, segments = _load_rollout(algorithm, checkpoint, int(number), frames=False)
-            algorithm.B.add(int(number), tau, segments)
-            if int(number) != cursor.rollout or cursor.line == 0:
-                # B is large: it is not held twice
-                del checkpoint.files[f"shared/{_frames_name(int(number), ranks)}"]
-        if cursor.line > 0:
-            algorithm.tau, algorithm.segments = _load_rollout(algorithm, checkpoint, cursor.rollout, frames=True)
-        if state["remembered"]:
-            old = load_tensors(checkpoint.files[f"shared/{_old_name(cursor.rollout, ranks)}"])["old_log_policy"]
-            _expect("pi_old", old, (len(algorithm.B), algorithm.B.shape[0] - 1, algorithm.actions))
-            algorithm.B.old_log_policy = old
-        envs = _environments(checkpoint.files[_envs_name(ranks)], MAX_ENV_STATE * (algorithm.B.num_envs + 1))
-    except (*STRANGE, zstandard.ZstdError, safetensors.SafetensorError) as error:
-        raise Damaged(f"it does not hold this run's state ({type(error).__name__}: {error})") from None
-    return state, envs
+        plain: dict[str, Any] = json.loads(checkpoint.files["state.json"])
+        return plain if checkpoint.meta["schema"] > 1 else _plain_from_schema_1(plain)
+    except (*STRANGE,) as error:
+        raise Damaged(f"it does not hold a run's state ({type(error).__name__}: {error})") from None
 
 
-def _cursor(algorithm: Algorithm, plain: Mapping[str, Any]) -> Cursor:
-    cursor = Cursor(**{k: int(v) for k, v in plain.items()})
-    lines = algorithm.method.lines
-    inside = 0 <= cursor.line <= len(lines) + 1 and min(cursor.rollout, cursor.epoch, cursor.minibatch) >= 0
-    if not inside or (1 <= cursor.line <= len(lines) and cursor.epoch > lines[cursor.line - 1].epochs):
-        raise ValueError(f"the loop has no place {dict(plain)}")
-    return cursor
+def _of_rank(name: str, ranks: Ranks) -> str:
+    stem, dot, ending = name.rpartition(".")
+    return f"{stem}{ranks.suffix}{dot}{ending}"
 
 
-def _sums(algorithm: Algorithm, plain: Mapping[str, Any]) -> dict[str, Sums]:
-    sums = algorithm.fresh_sums()
-    if set(plain) != set(sums):
-        raise ValueError("the running sums are of other lines")
-    for name, s in plain.items():
-        values = torch.tensor(s["values"], dtype=torch.float64)
-        _expect(f"the sums of {name}", values, tuple(sums[name].values.shape))
-        sums[name] = Sums(int(s["steps"]), values.to(algorithm.device))
-    return sums
+def _saved(make: Callable[[], Large]) -> bytes:
+    large = make()
+    return joined(large) if isinstance(large, list) else save_tensors(dict(large))
 
 
-def _expect(what: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
-    if tuple(tensor.shape) != shape:
-        raise ValueError(f"{what} has shape {tuple(tensor.shape)} instead of {shape}")
-    if tensor.is_floating_point() and not tensor.isfinite().all():
-        raise ValueError(f"{what} is not finite")
+def _loaded(files: dict[str, bytes], key: str) -> Large:
+    data = files.pop(key)
+    return split(data) if key.endswith(".frames") else load_tensors(data)
 
 
-def _adam_tensors(algorithm: Algorithm) -> dict[str, Tensor]:
-    names: dict[Tensor, str] = {p: name for name, p in algorithm.network.named_parameters()}
-    return {
-        f"{line}/{names[p]}/{key}": value.detach().cpu().contiguous()
-        for line, adam in algorithm.adams.items()
-        for p, state in adam.state.items()
-        for key, value in state.items()
-    }
-
-
-def _load_adams(algorithm: Algorithm, data: bytes, count: int) -> None:
-    tensors = load_tensors(data)
-    if len(tensors) != count:
-        raise ValueError(f"{len(tensors)} Adam moments instead of {count}")
-    parameters = dict(algorithm.network.named_parameters())
-    for adam in algorithm.adams.values():
-        adam.state.clear()
-    for key, value in tensors.items():
-        line, name, field = key.split("/")
-        p = parameters[name]
-        expected = torch.zeros((), dtype=torch.float32) if field == "step" else p
-        _compare("Adam states", {key: value}, {key: expected.detach().cpu()})
-        if field not in ("step", "exp_avg", "exp_avg_sq"):
-            raise ValueError(f"an Adam has no {field}")
-        state = algorithm.adams[line].state.setdefault(p, {})
-        # moments in the parameter's own memory layout, as Adam itself makes them
-        state[field] = value.to(p.device) if field == "step" else torch.empty_like(p).copy_(value)
-    if any(len(state) != 3 for adam in algorithm.adams.values() for state in adam.state.values()):
-        raise ValueError("an Adam lacks some of its moments")
-
-
-def _load_rollout(
-    algorithm: Algorithm, checkpoint: Checkpoint, number: int, frames: bool
-) -> tuple[Rollout, list[bytes]]:
-    B = algorithm.B
-    segments = _split(checkpoint.files[f"shared/{_frames_name(number, algorithm.ranks)}"])
-    tensors = load_tensors(checkpoint.files[f"shared/{_tensors_name(number, algorithm.ranks)}"])
-    T, N = B.shape[0] - 1, B.num_envs
-    expected = _rollout_dtypes(algorithm)
-    if tensors.keys() != expected.keys():
-        raise ValueError(f"rollout {number} has other tensors: {sorted(tensors.keys() ^ expected.keys())[:3]}")
-    for name, tensor in tensors.items():
-        _expect(f"{name} of rollout {number}", tensor, (T + name.startswith("values/"), N))
-        if tensor.dtype != expected[name]:
-            raise ValueError(f"{name} of rollout {number} is {tensor.dtype} instead of {expected[name]}")
-    if not ((tensors["actions"] >= 0) & (tensors["actions"] < algorithm.actions)).all():
-        raise ValueError(f"rollout {number} has actions that the environment does not have")
-    if len(segments) != N:
-        raise ValueError(f"{len(segments)} segments for {N} environments")
-    opened = np.empty((T + 1, N, *B.shape[1:]) if frames else 0, B.dtype)
-    if frames:
-        for n, segment in enumerate(segments):
-            opened[:, n] = decompress(segment, B.shape, B.dtype)
-    return Rollout.from_tensors(torch.from_numpy(opened), tensors), segments
-
-
-def _rollout_dtypes(algorithm: Algorithm) -> dict[str, torch.dtype]:
-    """The tensors of one of this run's rollouts."""
-    whole, truth, real = torch.int64, torch.bool, torch.float32
-    found = dict.fromkeys(("actions", "levels", "step_counts"), whole) | dict.fromkeys(
-        ("dones", "valid", "crosses"), truth
-    )
-    found |= dict.fromkeys(("log_probs", "raw_rewards", "rewards", "advantages_raw", "advantages"), real)
-    for name in ("values", "final_values", "returns"):
-        found |= {f"{name}/{head}": real for head in algorithm.method.targets}
-    return found
-
-
-def _environments(data: bytes, most: int) -> list[bytes]:
+def opened(data: bytes, most: int) -> list[bytes]:
+    """Byte strings that were joined and compressed, of at most so many bytes."""
     # zstd's own limit is not applied to a frame that tells its size, so look at what it tells first
     if not 0 <= zstandard.frame_content_size(data) <= most:
         raise ValueError("the environments' state is too large")
-    return _split(zstandard.ZstdDecompressor().decompress(data))
+    return split(zstandard.ZstdDecompressor().decompress(data))
 
 
-def _saved(tau: Rollout) -> bytes:
-    return save_tensors(tau.tensors())
-
-
-def _joined(parts: list[bytes]) -> bytes:
+def joined(parts: list[bytes]) -> bytes:
     """Byte strings as one: their number and lengths, then the bytes."""
     header = np.array([len(parts), *map(len, parts)], "<i8").tobytes()
     return b"".join([header, *parts])
 
 
-def _split(data: bytes) -> list[bytes]:
+def split(data: bytes) -> list[bytes]:
+    """The byte strings of `joined`."""
     count = int(np.frombuffer(data, "<i8", 1)[0])
     if not 0 <= count <= len(data) // 8:
         raise ValueError("a list of byte strings is damaged")
@@ -219,17 +120,38 @@ def _split(data: bytes) -> list[bytes]:
     return [data[int(e) - int(n) : int(e)] for e, n in zip(ends, lengths, strict=True)]
 
 
-def _envs_name(ranks: Ranks) -> str:
-    return f"envs{ranks.suffix}.zst"
+# -- checkpoints of schema 1
 
 
-def _frames_name(rollout: int, ranks: Ranks) -> str:
-    return f"rollout-{rollout:08d}{ranks.suffix}.frames"
+def from_schema_1(checkpoint: Checkpoint, ranks: Ranks, num_envs: int) -> Checkpoint:
+    """The same checkpoint in today's layout.
+
+    Schema 1 kept all tensors of B's rollouts, and what a level chooser remembers behind Procgen's own states.
+    """
+    files = dict(checkpoint.files)
+    plain = _plain_from_schema_1(json.loads(files["state.json"]))
+    blobs = opened(files.pop(f"envs{ranks.suffix}.zst"), MAX_ENV_STATE * (num_envs + 1))
+    if not blobs[0].startswith(b"{"):  # Procgen; an adapted environment's state begins with JSON
+        plain["parts"]["collector"]["levels"] = json.loads(blobs.pop())
+    files["state.json"] = json.dumps(plain).encode()
+    files[f"collector{ranks.suffix}.zst"] = zstandard.ZstdCompressor(level=1).compress(joined(blobs))
+    for number in plain["parts"]["algorithm"]["kept"]:
+        name = _of_rank(f"{number:08d}.safetensors", ranks)
+        files[f"shared/kept-{name}"] = files[f"shared/rollout-{name}"]
+    return Checkpoint(checkpoint.name, {**checkpoint.meta, "schema": 2}, files)
 
 
-def _tensors_name(rollout: int, ranks: Ranks) -> str:
-    return f"rollout-{rollout:08d}{ranks.suffix}.safetensors"
-
-
-def _old_name(rollout: int, ranks: Ranks) -> str:
-    return f"old-policy-{rollout:08d}{ranks.suffix}.safetensors"
+def _plain_from_schema_1(old: dict[str, Any]) -> dict[str, Any]:
+    sums = {name: {"updates": s["steps"], "values": s["values"]} for name, s in old["sums"].items()}
+    parts = {
+        "weights": None,
+        "adam": {"sums": sums, "moments": old["moments"]},
+        "collector": {
+            "normaliser": old["normaliser"],
+            "episodes": old["episodes"],
+            "augmentation": old["augmenter"],
+        },
+        "algorithm": {"cursor": old["cursor"], "kept": old["rollouts"], "remembered": old["remembered"]},
+        "measurements": old["analysed"],
+    }
+    return {"steps": old["steps"], "rows": old["rows"], "parts": parts}

@@ -1,31 +1,33 @@
-"""The weights of a run: from its newest checkpoint, a milestone or an export."""
+"""The weights of a run on disk: of its newest checkpoint, a milestone or an export."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import safetensors
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
-from torch import Tensor, nn
 
 from dcpg.config.schema import Config
-from dcpg.config.written import EXPORT
+from dcpg.config.written import EXPORT, read_written
+from dcpg.core.networks import Network
 from dcpg.core.rewards import RewardNormaliser
+from dcpg.core.state import State
 from dcpg.errors import BadInput, NoValidCheckpoint
 from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged
 from dcpg.storage.rundir import RunDirectory
+from dcpg.training.state import read_plain
 
-WEIGHTS = "model.safetensors"
+WEIGHTS = "model.safetensors"  # of an export
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A run's weights at some time, with what an evaluation needs besides."""
+    """A run's weights at some time, with what an evaluation of them needs besides."""
 
     weights: bytes | None  # None: as the seed draws them
     normaliser: RewardNormaliser
@@ -34,8 +36,23 @@ class Moment:
     between: bool = True  # between two rollouts, not in the middle of one
 
 
+def save_weights(network: Network) -> bytes:
+    """A safetensors file of the network's parameters."""
+    return save_tensors(dict(network.state().tensors or {}))
+
+
+def load_weights(network: Network, data: bytes) -> None:
+    """Parameters from a safetensors file; those of another network, or not finite, are refused (Damaged)."""
+    try:
+        network.restore(State(tensors=load_tensors(data)))
+    except safetensors.SafetensorError as error:
+        raise Damaged(f"the weights are not a safetensors file ({error})") from None
+    except ValueError as error:
+        raise Damaged(str(error)) from None
+
+
 def find(run: RunDirectory, config: Config, at: int | None = None) -> Moment:
-    """The weights that `load` takes."""
+    """The newest weights of a run or an export, those at a number of steps, or the untrained ones (at 0)."""
     if EXPORT in run.read_config():
         return _exported(run, at)
     return _newest(run) if at is None else _milestone(run, at) if at else _untrained(run, config)
@@ -49,6 +66,12 @@ def newest_weights(directory: Path) -> bytes:
     return weights
 
 
+def _normaliser(state: Any) -> RewardNormaliser:
+    normaliser = RewardNormaliser.fresh(len(state["sums"]))
+    normaliser.restore(state)
+    return normaliser
+
+
 def _exported(run: RunDirectory, at: int | None = None) -> Moment:
     """The one moment of an export; its weights must be those that were exported."""
     try:
@@ -56,7 +79,7 @@ def _exported(run: RunDirectory, at: int | None = None) -> Moment:
         weights = (run.path / WEIGHTS).read_bytes()
         if hashlib.sha256(weights).hexdigest() != about["sha256"]:
             raise ValueError(f"{WEIGHTS} does not have the hash that config.json names")
-        normaliser = RewardNormaliser.restored(about["normaliser"])
+        normaliser = _normaliser(about["normaliser"])
         steps, k = int(about["steps"]), int(about["evaluation"])
     except OSError as error:
         raise NoValidCheckpoint(f"{run.path} is a damaged export ({WEIGHTS}: {error.strerror}).") from None
@@ -79,18 +102,18 @@ def _newest(run: RunDirectory) -> Moment:
 
 
 def _untrained(run: RunDirectory, config: Config) -> Moment:
-    """Before the first step: the seed alone decides the weights."""
-    if run.read_config().get("init"):
+    """Before the first step, when the seed alone decides the weights."""
+    if read_written(run).init:
         raise BadInput(f"{run.path} started from the weights of another run; evaluate that one instead.")
     return Moment(None, RewardNormaliser.fresh(config.env.num_envs), 0, 0)
 
 
 def _moment(checkpoint: Checkpoint) -> Moment:
+    state = read_plain(checkpoint)
     try:
-        state = json.loads(checkpoint.files["state.json"])
         k = max(int(state["rows"]["eval"]) - 1, 0)
-        normaliser = RewardNormaliser.restored(state["normaliser"])
-        between = int(state["cursor"]["line"]) == 0
+        normaliser = _normaliser(state["parts"]["collector"]["normaliser"])
+        between = int(state["parts"]["algorithm"]["cursor"]["line"]) == 0
         return Moment(checkpoint.files["weights.safetensors"], normaliser, int(state["steps"]), k, between)
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"it does not hold a run's state ({error})") from None
@@ -108,38 +131,8 @@ def _milestone(run: RunDirectory, at: int) -> Moment:
         raise BadInput(f"{run.path} has no weights at {at} steps; it has them at {have} (see --set keep_every).")
     try:
         state = json.loads((run.milestones / f"{at:012d}.json").read_bytes())
-        normaliser = RewardNormaliser.restored(state["normaliser"])
+        normaliser = _normaliser(state["normaliser"])
         weights = (run.milestones / f"{at:012d}.safetensors").read_bytes()
         return Moment(weights, normaliser, at, int(state["evaluations"]))
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise NoValidCheckpoint(f"The milestone at {at} steps of {run.path} is damaged ({error}).") from None
-
-
-def weights_file(network: nn.Module) -> bytes:
-    """The network's parameters."""
-    return save_tensors({k: v.detach().cpu().contiguous() for k, v in network.state_dict().items()})
-
-
-def load_weights(network: nn.Module, data: bytes) -> None:
-    """Parameters from a file; names, shapes, dtypes must be the network's, and every value finite."""
-    try:
-        tensors = load_tensors(data)
-    except safetensors.SafetensorError as error:
-        raise Damaged(f"the weights are not a safetensors file ({error})") from None
-    own = network.state_dict()
-    _compare("weights", tensors, own)
-    network.load_state_dict(tensors)
-
-
-def _compare(what: str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    if set(found) != set(expected):
-        odd = sorted(set(found) ^ set(expected))[:3]
-        raise Damaged(f"the {what} are of another network: {', '.join(odd)}")
-    for name, tensor in expected.items():
-        if found[name].shape != tensor.shape or found[name].dtype != tensor.dtype:
-            raise Damaged(
-                f"{name} of the {what} is {tuple(found[name].shape)} {found[name].dtype}, this run has "
-                f"{tuple(tensor.shape)} {tensor.dtype}"
-            )
-        if not found[name].isfinite().all():
-            raise Damaged(f"{name} of the {what} is not finite")

@@ -24,7 +24,8 @@ from dcpg.config.build import known_spaces
 from dcpg.config.resolve import available_cores
 from dcpg.config.schema import Config
 from dcpg.errors import BadInput, DcpgError, OutOfMemory, StorageFailed
-from dcpg.machine.needs import free_memory, needs
+from dcpg.machine.needs import free_memory
+from dcpg.machine.needs import needs_of as _needs
 from dcpg.runs.status import runs_now
 from dcpg.sweep.attempt import Order, Outcome, never_begun
 from dcpg.sweep.directory import Layout
@@ -180,10 +181,10 @@ def demand(config: Config) -> dict[str, float]:
     spaces = known_spaces(config)
     assert spaces is not None  # a sweep trains on Procgen alone
     try:
-        memory = needs(config, spaces).memory
+        memory = _needs(config, spaces).memory
     except BadInput:  # the nodes may have a GPU where the driver has none; without one a run needs more
         machine = dataclasses.replace(config.machine, device="cpu")
-        memory = needs(dataclasses.replace(config, machine=machine), spaces).memory
+        memory = _needs(dataclasses.replace(config, machine=machine), spaces).memory
     return {"num_cpus": config.machine.threads, "memory": int(memory), "num_gpus": int(device == "cuda")}
 
 

@@ -1,0 +1,70 @@
+"""What the parts of a run remember, in a form that files can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor
+
+Large = Mapping[str, Tensor] | list[bytes]  # tensors by name, or byte strings
+
+
+@dataclass(frozen=True)
+class State:
+    """The memory of one part, by how it is stored.
+
+    `shared` is what several checkpoints may name, such as the rollouts of B: it is written once, under its name, and
+    made or read only when it is asked for.
+    """
+
+    plain: Any = None  # JSON
+    tensors: Mapping[str, Tensor] | None = None
+    blobs: list[bytes] | None = None
+    shared: Mapping[str, Callable[[], Large]] = field(default_factory=dict)
+
+
+class Stateful(Protocol):
+    """A part of a run that remembers something; what `state` returns, `restore` takes, and goes on exactly."""
+
+    def state(self) -> State: ...
+
+    def restore(self, state: State) -> None:
+        """Raise ValueError, KeyError or TypeError for a state that this part cannot have."""
+
+
+class Memory(Protocol):
+    """Something small that remembers from rollout to rollout; its state is JSON."""
+
+    def state(self) -> Any: ...
+
+    def restore(self, state: Any) -> None:
+        """Raise ValueError, KeyError or TypeError for a state that it cannot have."""
+
+
+def check_tensors(what: str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Refuse tensors that are not finite, or of other names, shapes or dtypes than expected."""
+    if set(found) != set(expected):
+        odd = sorted(set(found) ^ set(expected))[:3]
+        raise ValueError(f"the {what} are of another network: {', '.join(odd)}")
+    for name, tensor in expected.items():
+        if found[name].shape != tensor.shape or found[name].dtype != tensor.dtype:
+            raise ValueError(
+                f"{name} of the {what} is {tuple(found[name].shape)} {found[name].dtype}, this run has "
+                f"{tuple(tensor.shape)} {tensor.dtype}"
+            )
+        check_finite(f"{name} of the {what}", found[name])
+
+
+def check_shape(what: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    """Refuse a tensor that is not finite or of another shape."""
+    if tuple(tensor.shape) != shape:
+        raise ValueError(f"{what} has shape {tuple(tensor.shape)} instead of {shape}")
+    check_finite(what, tensor)
+
+
+def check_finite(what: str, tensor: Tensor) -> None:
+    """Refuse a tensor with a number that is not finite."""
+    if tensor.is_floating_point() and not tensor.isfinite().all():
+        raise ValueError(f"{what} is not finite")

@@ -1,0 +1,160 @@
+"""Saving a run and going back to its newest valid checkpoint."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dcpg.config.command import resume_command
+from dcpg.config.schema import Config
+from dcpg.config.written import versions
+from dcpg.core.algorithm import Algorithm
+from dcpg.core.state import Stateful
+from dcpg.errors import BadInput, StorageFailed
+from dcpg.ranks import Ranks
+from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged
+from dcpg.storage.rows import Evaluation, read, read_rows
+from dcpg.storage.rundir import RunDirectory
+from dcpg.training.evaluations import Evaluations
+from dcpg.training.state import STRANGE, from_schema_1, pack, read_plain, unpack
+
+SAVE_TRIES = 5  # failed saves in a row before the run gives up
+RETRY_SECONDS = 30.0
+
+
+class Saver:
+    """The checkpoints of a run. `parts` are all that remembers something, in the order in which they are restored."""
+
+    def __init__(
+        self,
+        config: Config,
+        fingerprint: str,
+        directory: RunDirectory,
+        parts: Mapping[str, Stateful],
+        algorithm: Algorithm,
+        evaluations: Evaluations,
+        warn: Callable[[str], None],
+        ranks: Ranks,
+    ) -> None:
+        self.config, self.fingerprint, self.directory, self.ranks = config, fingerprint, directory, ranks
+        self.parts, self.algorithm, self.evaluations, self.warn = parts, algorithm, evaluations, warn
+        self.store = CheckpointStore(directory.checkpoints, ranks=ranks)
+        self._saved_at, self._failures = time.monotonic(), 0
+
+    @property
+    def steps(self) -> int:
+        """Of whole rollouts, so that the names of checkpoints sort as the cursor moves."""
+        return self.algorithm.cursor.rollout * self.config.rollout_size
+
+    def due(self) -> bool:
+        """Whether the last save is long enough ago."""
+        wait = RETRY_SECONDS if self._failures else 60 * self.config.checkpoints.minutes
+        return time.monotonic() - self._saved_at > wait
+
+    def save(self, final: bool = False) -> None:
+        """Save now. A disk that refuses is a warning; one that goes on refusing ends the run."""
+        self.algorithm.stepper.check_finite(self.algorithm.cursor)
+        tries = SAVE_TRIES if final else 1
+        for attempt in range(tries):
+            try:
+                self._save()
+                self._failures = 0
+                return
+            except OSError as error:
+                self._failures += 1
+                self.warn(f"The checkpoint could not be written ({error}); the one before it is kept.")
+                if self._failures >= SAVE_TRIES or (final and attempt == tries - 1):
+                    raise StorageFailed(
+                        f"{self.directory.path} could not be written to {self._failures} times ({error}). Free some "
+                        f"disk space, then run: {resume_command(self.directory.path, self.ranks.size)}"
+                    ) from None
+                if final:
+                    time.sleep(1)
+            finally:
+                self._saved_at = time.monotonic()
+
+    def _save(self) -> None:
+        at, directory = self.algorithm.cursor, self.directory
+        self.ranks.first_does(directory.sync_rows)
+        rows = {"metrics": directory.metrics.count, "eval": directory.evaluations.count}
+        own, shared = pack(self.parts, self.ranks, steps=self.steps, rows=rows)
+        meta = {
+            "method": self.config.method,
+            "config": self.fingerprint,
+            "steps": self.steps,
+            "phase_end": at.line == 0 and not self.algorithm.B.rollouts,
+            "processes": self.ranks.size,
+            "versions": versions(),
+        }
+        name = f"{self.steps:012d}-{at.line:02d}.{at.epoch:03d}.{at.minibatch:06d}-{rows['eval']:05d}"
+        self.store.save(name, own, shared, meta)
+
+    def restore(self) -> None:
+        """Go back to the newest valid checkpoint; rows that come after it are dropped."""
+        found: dict[str, Any] = {}
+
+        def accept(checkpoint: Checkpoint) -> None:
+            self._check_owner(checkpoint.meta)
+            found["rows"] = self._take(checkpoint)
+            found["versions"] = checkpoint.meta.get("versions")
+
+        self.store.newest_valid(accept, self.warn)
+        if self.algorithm.cursor.rollout > self.config.rollouts:
+            raise BadInput(f"{self.directory.path} has made {self.steps} steps already; ask for more.")
+        if found["versions"] != versions():
+            self.warn(
+                "Other versions of Python or its packages made this checkpoint; results may differ in the last bits."
+            )
+        self._truncate_rows(found["rows"])
+
+    def _check_owner(self, meta: Mapping[str, Any]) -> None:
+        if meta.get("method") != self.config.method or meta.get("config") != self.fingerprint:
+            raise Damaged(f"it is of another method or configuration ({meta.get('method')})")
+        made_by = int(meta.get("processes", 1))
+        if made_by != self.ranks.size:
+            raise BadInput(
+                f"{self.directory.path} was made by {made_by} processes, not by {self.ranks.size}; go on with: "
+                f"{resume_command(self.directory.path, made_by)}"
+            )
+
+    def _take(self, checkpoint: Checkpoint) -> dict[str, int]:
+        """Put a checkpoint's state into every part; returns how many rows it follows."""
+        num_envs = self.algorithm.B.frames.num_envs
+        try:
+            if checkpoint.meta["schema"] == 1:
+                checkpoint = from_schema_1(checkpoint, self.ranks, num_envs)
+            rows = {name: int(count) for name, count in read_plain(checkpoint)["rows"].items()}
+            states = unpack(checkpoint, self.parts, self.ranks, num_envs)
+            for name, part in self.parts.items():
+                part.restore(states[name])
+            self._check_rows(rows)
+        except STRANGE as error:
+            raise Damaged(f"it does not hold this run's state ({type(error).__name__}: {error})") from None
+        return rows
+
+    def _check_rows(self, rows: Mapping[str, int]) -> None:
+        """Refuse if rows are missing that the checkpoint follows; its own evaluation can be played again."""
+        at, needed = self.algorithm.cursor, dict(rows)
+        if at.line == 0:
+            needed["eval"] = min(rows["eval"], self.evaluations.before(at.rollout))
+        for name, file in (("metrics", self.directory.metrics), ("eval", self.directory.evaluations)):
+            if rows[name] < 0:
+                raise ValueError("a negative number of rows")
+            if len(read_rows(file.path)) < needed[name]:
+                raise Damaged(f"{file.path.name} lacks rows that it follows")
+
+    def _truncate_rows(self, rows: Mapping[str, int]) -> None:
+        try:
+            self.directory.metrics.truncate(rows["metrics"])
+            # a final evaluation that a longer run would not have goes too
+            evaluations = read(self.directory.evaluations.path, Evaluation)[: rows["eval"]]
+            while evaluations and not self.evaluations.due(evaluations[-1].rollout):
+                evaluations.pop()
+            self.directory.evaluations.truncate(len(evaluations))
+            timing = [row for row in read_rows(self.directory.timing.path) if row.get("steps", 0) <= self.steps]
+            self.directory.timing.truncate(len(timing))
+        except OSError as error:
+            raise StorageFailed(
+                f"{self.directory.path} cannot be written to ({error}); free some disk space and try again."
+            ) from None
