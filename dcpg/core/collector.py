@@ -121,7 +121,7 @@ class Collector:
         if not self.env.exact_state:
             self.episodes.begin_anew()
             self.normaliser.sums[:] = 0
-        self._start = state
+        self._start = State(state.plain, blobs=state.blobs)
 
 
 def with_rewards(tau: Rollout, normaliser: RewardNormaliser) -> Rollout:
