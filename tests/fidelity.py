@@ -17,13 +17,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from dcpg.core.actor import Actor
 from dcpg.core.algorithm import Algorithm
 from dcpg.core.batch import Batch
 from dcpg.core.buffer import Buffer
+from dcpg.core.loader import Loader
 from dcpg.core.networks import Network
-from dcpg.core.rollout import Rollout
+from dcpg.core.rollout import FrameShape, Rollout
+from dcpg.core.stepper import Stepper
 from dcpg.core.targets import with_targets
 from dcpg.methods import METHODS, Method
+from tests.small import Scripted
 
 # their name of a term -> our line and term
 NAMES = {
@@ -106,6 +110,19 @@ def recorded_negatives(data: Any, name: str) -> Any:
     return draw
 
 
+class Recording(Stepper):
+    """Keeps the terms and the gradient norm of every update."""
+
+    def __init__(self, *parts: Any, **more: Any) -> None:
+        super().__init__(*parts, **more)
+        self.updates: list[tuple[str, list[float]]] = []
+
+    def step(self, name: str, *parts: Any, **more: Any) -> torch.Tensor:
+        values = super().step(name, *parts, **more)
+        self.updates.append((name, values.tolist()))
+        return values
+
+
 def hold(data: Any, name: str) -> list[Check]:
     """Run the fixture's update through the product's loop and compare."""
     torch.use_deterministic_algorithms(True)
@@ -117,13 +134,10 @@ def hold(data: Any, name: str) -> list[Check]:
         method = dataclasses.replace(
             method, auxiliary_phase=(dataclasses.replace(line, draw=recorded_negatives(data, name)),)
         )
-    buffer = Buffer(method.keep, T, N, tuple(frames.shape[2:]), np.dtype("uint8"))
-    steps: list[tuple[str, list[float]]] = []
-    algorithm = Algorithm(
-        method, settings, network, lambda rollout: tau, buffer, seed=0, actions=weights["policy.weight"].shape[0],
-        chunk=48, device=torch.device("cpu"), on_step=lambda line, values: steps.append((line, values.tolist())),
-    )  # fmt: skip
-    acted = [algorithm.actor(frames[t].numpy()) for t in range(T + 1)]
+    cpu, heads = torch.device("cpu"), tuple(method.targets)
+    actor = Actor(network, heads, 48, cpu, "fp32")
+    stepper = Recording(method, settings, network, chunk=48, device=cpu)
+    acted = [actor(frames[t].numpy()) for t in range(T + 1)]
     values = {head: torch.stack([v[head] for _, v in acted]) for head in method.targets}
     zeros = torch.zeros(T, N)
     tau = with_targets(
@@ -150,18 +164,24 @@ def hold(data: Any, name: str) -> list[Check]:
         Check("advantages, raw", relative(tau.advantages_raw, data[f"{name}/advantages_raw"]), 1e-4),
         Check("advantages, normalised", relative(tau.advantages, data[f"{name}/advantages"]), 1e-4),
     ]
-    algorithm.rollout()
+    Algorithm(
+        method,
+        Scripted(actor, lambda rollout: tau),
+        Loader(seed=0, num_envs=N, actions=weights["policy.weight"].shape[0], device=cpu),
+        stepper,
+        Buffer(method.keep, heads, FrameShape(T, N, tuple(frames.shape[2:]), np.dtype("uint8"))),
+    ).rollout()
     expected = json.loads(bytes(data["expected"]).decode())[name]
-    checks += compare_steps(method, steps, expected)
+    checks += compare_updates(method, stepper.updates, expected)
     checks += compare_weights(network, weights, expected["after"])
     return checks
 
 
-def compare_steps(method: Method, steps: list[tuple[str, list[float]]], expected: Any) -> list[Check]:
-    """Terms (means over the update's steps) and gradient norms."""
+def compare_updates(method: Method, updates: list[tuple[str, list[float]]], expected: Any) -> list[Check]:
+    """Terms (means over all updates) and gradient norms."""
     terms: dict[tuple[str, str], list[float]] = {}
     names = {line.name: list(line.terms) for line in method.lines}
-    for line, values in steps:
+    for line, values in updates:
         for term, value in zip(names[line], values, strict=False):
             terms.setdefault((line, term), []).append(value)
     checks = []
@@ -170,7 +190,7 @@ def compare_steps(method: Method, steps: list[tuple[str, list[float]]], expected
         # their value_loss is the first line that has J_V: PPG trains it in both phases and reports the policy phase
         found = [v for (on, t), v in terms.items() if t == term and (line is None or on == line)]
         checks.append(Check(f"term {term}", relative(np.mean(found[0]), value), 1e-4))
-    norms = [values[-1] for _, values in steps]
+    norms = [values[-1] for _, values in updates]
     assert len(norms) == len(expected["grad_norms"]), (len(norms), len(expected["grad_norms"]))
     for i, (ours, theirs) in enumerate(zip(norms, expected["grad_norms"], strict=True)):
         checks.append(Check(f"gradient norm {i}", relative(ours, theirs), 1e-3 if i else 1e-4))

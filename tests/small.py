@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -12,11 +12,15 @@ import pytest
 import torch
 
 from dcpg.config.resolve import resolve
+from dcpg.core.actor import Actor
 from dcpg.core.algorithm import Algorithm
 from dcpg.core.batch import Batch
 from dcpg.core.buffer import Buffer
+from dcpg.core.loader import Loader
 from dcpg.core.networks import Network
-from dcpg.core.rollout import Rollout
+from dcpg.core.observer import LoopObserver
+from dcpg.core.rollout import FrameShape, Rollout
+from dcpg.core.stepper import Stepper
 from dcpg.core.targets import with_targets
 from dcpg.methods import METHODS, Method, Optimise
 from dcpg.seeding import generator
@@ -49,8 +53,8 @@ def rollout_of(method: Method, network: Network, seed: int = 0, dead: bool = Fal
     """A random rollout whose values and log-probabilities are the network's own."""
     g = generator(seed, "rollout")
     frames = torch.randint(0, 256, (T + 1, N, *SHAPE), generator=g, dtype=torch.uint8)
-    algorithm = bare(method, network)
-    acted = [algorithm.actor(frames[t].numpy()) for t in range(T + 1)]
+    actor = Actor(network, tuple(method.targets), 64, torch.device("cpu"), "fp32")
+    acted = [actor(frames[t].numpy()) for t in range(T + 1)]
     actions = torch.randint(0, ACTIONS, (T, N), generator=g)
     log_policy = torch.stack([p for p, _ in acted[:T]])
     dones = torch.rand(T, N, generator=g) < 0.2
@@ -79,23 +83,46 @@ def rollout_of(method: Method, network: Network, seed: int = 0, dead: bool = Fal
             crosses=dones,
             levels=levels,
             step_counts=step_counts,
+            augmentation="crop" if method.augmented else "",
         ),
         method,
     )
 
 
-def bare(method: Method, network: Network, settings: Any = None, collect: Any = None, **more: Any) -> Algorithm:
-    """An algorithm on the CPU."""
+class Scripted:
+    """A collector without environments: rollouts come from a function."""
+
+    augmentation = ""
+
+    def __init__(self, actor: Actor, collect: Callable[[int], Rollout] | None = None) -> None:
+        self.actor, self.collect = actor, collect
+
+    def sample(self, rollout: int) -> Rollout:
+        assert self.collect is not None
+        return self.collect(rollout)
+
+
+def bare(
+    method: Method,
+    network: Network,
+    settings: Any = None,
+    collect: Callable[[int], Rollout] | None = None,
+    *,
+    chunk: int = 64,
+    precision: str = "fp32",
+    shards: int = 1,
+    observer: LoopObserver | None = None,
+) -> Algorithm:
+    """An algorithm on the CPU; `collect` gives it rollouts by their number."""
+    cpu, heads = torch.device("cpu"), tuple(method.targets)
+    settings = settings if settings is not None else METHODS["ppo"].settings()
     return Algorithm(
         method,
-        settings if settings is not None else METHODS["ppo"].settings(),
-        network,
-        collect or (lambda rollout: None),
-        Buffer(method.keep, T, N, SHAPE, np.dtype("uint8")),
-        seed=3,
-        actions=ACTIONS,
-        device=torch.device("cpu"),
-        **{"chunk": 64, **more},
+        Scripted(Actor(network, heads, chunk, cpu, precision), collect),
+        Loader(seed=3, num_envs=N, actions=ACTIONS, device=cpu, shards=shards),
+        Stepper(method, settings, network, chunk=chunk, device=cpu, precision=precision),
+        Buffer(method.keep, heads, FrameShape(T, N, SHAPE, np.dtype("uint8"))),
+        observer,
     )
 
 
@@ -110,9 +137,9 @@ def in_training(name: str, settings: Mapping[str, Any] = MappingProxyType({}), *
 
 
 def step(algorithm: Algorithm, line: Optimise, batch: Batch) -> None:
-    """The optimiser steps of a line on one minibatch."""
-    for name, terms in line.adams.items():
-        algorithm.step(name, terms, [batch], line.couples)
+    """The updates of a line on one minibatch."""
+    for adam in line.adams:
+        algorithm.stepper.step(adam, [batch], line.couples)
 
 
 def whole(algorithm: Algorithm, line: Optimise, tau: Rollout) -> Batch:
