@@ -380,7 +380,7 @@ def term(step_name: str, term_name: str, number: str, value: str) -> None:
 
 @fault
 def set_(name: str, value: str) -> None:
-    """A module's number, such as dcpg.trainer.RETRY_SECONDS."""
+    """A module's number, such as dcpg.training.saving.RETRY_SECONDS."""
     module, _, attribute = name.rpartition(".")
     setattr(importlib.import_module(module), attribute, float(value))
 
