@@ -2,48 +2,33 @@
 
 from __future__ import annotations
 
-from dcpg.config.build import protocol_of
-
-import av
 import functools
 import math
-import numpy as np
 import os
-from PIL import Image, ImageDraw, ImageFont
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from dcpg.config.build import make_levels
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from dcpg.config.build import make_levels, protocol_of
 from dcpg.core import evaluation
 from dcpg.envs.base import Array
 from dcpg.envs.procgen import Procgen
 from dcpg.errors import BadInput, StorageFailed
 from dcpg.runs.agent import Agent
-from fractions import Fraction
-from pathlib import Path
-
 
 FPS = 15  # Procgen's own
-
-
 MAX_FRAMES = 1000
-
-
 END = FPS  # frames for which the last picture stands
-
-
 GIF_WIDTH = 480  # pixels at most: a GIF compresses badly
-
-
 GIF_COLOURS = 64
-
-
 GIF_FRAMES = 300  # at most: a longer GIF has every second frame, every fourth, ...
-
-
 GIF_DELAY = 70  # milliseconds; a GIF counts in tens, and 1/15 s is 67
-
-
 # what Procgen's 15 actions press
 ACTIONS = (
     "left-down", "left", "left-up", "down", "no-op", "up", "right-down", "right", "right-up",
@@ -53,53 +38,21 @@ ACTIONS = (
 
 # lengths in pixels of a tile at half size; a single level is shown at twice these
 GAME, PANEL, MARGIN = 256, 172, 8
-
-
 SECOND = 92  # where the panel's second column begins
-
-
 GAP = 4  # between two tiles; even, as H.264 wants
-
-
 ROW = 10  # height of an action's row
-
-
 CURVE = (48, 92)  # top and bottom of the value's curve
-
-
 BARS = 101  # top of the first action's row
-
-
 BAR_LEFT, BAR_RIGHT = 60, 140  # where a bar of probability 0 and one of probability 1 end
-
-
 CURVE_STEPS = 50  # steps that the curve has room for before it is squeezed
-
-
 Colour = tuple[int, int, int]
-
-
 BACKGROUND: Colour = (22, 24, 29)
-
-
 FIELD: Colour = (36, 39, 46)
-
-
 BETWEEN: Colour = (70, 74, 82)
-
-
 DIM: Colour = (150, 155, 165)
-
-
 BRIGHT: Colour = (238, 240, 244)
-
-
 BAR: Colour = (72, 128, 200)
-
-
 TAKEN: Colour = (255, 176, 60)
-
-
 VALUE: Colour = (96, 208, 160)
 
 

@@ -2,7 +2,7 @@
 // The report's page. Everything shown comes from the element "data"; text is only ever set as text, never as markup.
 (() => {
   const D = JSON.parse(document.getElementById("data").textContent);
-  const STAMP = JSON.parse(document.getElementById("stamp").textContent);
+  const MADE = JSON.parse(document.getElementById("made").textContent);
   const KEY = "dcpg-report";
   const main = document.getElementById("main");
   const methods = new Map(D.methods.map((m) => [m.label, m]));
@@ -154,7 +154,7 @@
   top.append(el("div", { class: "pills" },
     pill("good", D.runs.finished, "finished"), D.runs.unfinished ? pill("warn", D.runs.unfinished, "unfinished") : null,
     D.runs.problems ? pill("warn", D.runs.problems, "left out or odd") : null, D.missing.length ? pill("", D.missing.length, "things missing") : null,
-    el("span", { class: "pill" }, `made ${STAMP.made}`)));
+    el("span", { class: "pill" }, `made ${MADE.made}`)));
   if (D.headline.methods.length) headline();
   function headline() {
     const h = D.headline;
@@ -416,10 +416,10 @@
     el("details", {}, el("summary", {}, `Every run (${D.list.length})`), table(["method", "game", "seed", "steps", "training", "unseen", "where"], D.list.map((r) => [r.method, r.game, r.seed, r.finished ? thousands(r.steps) : `${thousands(r.steps)} of ${thousands(r.of)}`, format(r.train), format(r.test), r.path]))));
 
   // -- what is missing, and what was wrong
-  const lacking = section("missing", "Missing", D.missing.length ? "What these runs do not show, and the commands that would make it." : "Nothing that these runs call for is missing.");
+  const missing = section("missing", "Missing", D.missing.length ? "What these runs do not show, and the commands that would make it." : "Nothing that these runs call for is missing.");
   for (const entry of D.missing) {
     const some = entry.commands.slice(0, 12);
-    lacking.append(el("details", {}, el("summary", {}, `${entry.what} (${entry.commands.length})`),
+    missing.append(el("details", {}, el("summary", {}, `${entry.what} (${entry.commands.length})`),
       ...some.map((c) => el("div", { class: "command" }, el("pre", {}, c), el("button", { type: "button", onclick: async (e) => {
         try { await navigator.clipboard.writeText(c); e.target.textContent = "copied"; } catch { const r = document.createRange(); r.selectNodeContents(e.target.previousSibling); getSelection().removeAllRanges(); getSelection().addRange(r); e.target.textContent = "selected"; }
       } }, "copy"))),
@@ -429,7 +429,7 @@
     const odd = section("problems", "Left out or odd", "Nothing is left out in silence.");
     odd.append(table(["where", "what"], D.problems.map((p) => [p.where, p.what]), 2));
   }
-  main.append(el("footer", {}, `dcpg, made ${STAMP.made}. This page needs no network.`));
+  main.append(el("footer", {}, `dcpg, made ${MADE.made}. This page needs no network.`));
 
   // -- where the reader is
   const links = new Map([...document.querySelectorAll("nav a")].map((a) => [a.getAttribute("href").slice(1), a]));
@@ -459,7 +459,7 @@
         const answer = await fetch("version", { cache: "no-store" });
         if (!answer.ok) { clearInterval(looking); return; } // some other server: the page stays as it is
         const now = (await answer.text()).trim();
-        if (/^[0-9a-f]{16}$/.test(now) && now !== STAMP.version) { remember("scroll", scrollY); location.reload(); }
+        if (/^[0-9a-f]{16}$/.test(now) && now !== MADE.version) { remember("scroll", scrollY); location.reload(); }
       } catch { /* the server has stopped; the page stays as it is */ }
     };
     if (typeof chosen.scroll === "number") { scrollTo({ top: chosen.scroll, behavior: "instant" }); remember("scroll", null); }
