@@ -160,7 +160,7 @@ def few(root: Path, methods: tuple[str, ...] = ("ppo", "dcpg"), seeds: tuple[int
 
 
 def edit(name: str, change: Callable[[list[Row]], Any]) -> Callable[[Path], None]:
-    """Change the rows of a file; text that comes back is written as it is."""
+    """A function that changes the rows of a file of a run; text that `change` returns is written as it is."""
 
     def damage(run: Path) -> None:
         rows = [json.loads(line) for line in (run / name).read_text().splitlines()]
@@ -171,7 +171,7 @@ def edit(name: str, change: Callable[[list[Row]], Any]) -> Callable[[Path], None
 
 
 def configured(change: Callable[[Row], Any]) -> Callable[[Path], None]:
-    """Change config.json."""
+    """A function that changes the config.json of a run."""
 
     def damage(run: Path) -> None:
         plain = json.loads((run / "config.json").read_text())

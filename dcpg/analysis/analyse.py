@@ -182,7 +182,7 @@ def _drawn(rng: np.random.Generator, count: int, known: Sequence[int]) -> list[i
 
 
 def _play(agent: Agent, levels: Sequence[int], episodes: int) -> np.ndarray[Any, Any]:
-    """Returns [levels, episodes]."""
+    """The return of each episode, [levels, episodes]."""
     c, protocol = agent.config, protocol_of(agent.config)
     columns = []
     for episode in range(episodes):

@@ -1,4 +1,4 @@
-"""`dcpg analyse`."""
+"""The command `dcpg analyse`, and what it prints."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def analyse(
     at: At = None,
     as_json: Json = False,
 ) -> None:
-    """Analyse what a run has learned, as in the paper.
+    """Analyse what a run has learnt, as in the paper.
 
     stiffness: does learning the value of one state help or hurt the value of another?
     values: how far are predicted values from true ones, on training and on unseen levels?

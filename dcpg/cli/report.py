@@ -1,4 +1,4 @@
-"""`dcpg report`."""
+"""The command `dcpg report`, and what it prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paper's figures from the user's runs, drawn with matplotlib."""
+"""The paper's figures from your runs, drawn with matplotlib."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _curves(comparison: Comparison, *, title: str, games: Names, methods: Names,
     return figure
 
 
-def _both(comparison: Comparison, *, title: str, game: str, methods: Names, with_values: tuple[str, ...]) -> Any | None:
+def _both(comparison: Comparison, *, title: str, game: str, methods: Names, with_values: Names) -> Any | None:
     """Figure 3: returns on training and on unseen levels, and the values of regularised critics, on one game."""
     drawn = [m for m in methods if comparison.curve(m, game, "train")]
     valued = [m for m in with_values if comparison.curve(m, game, "train", "true_value")]
@@ -283,8 +283,6 @@ FIGURES: dict[str, Callable[[Comparison], Any | None]] = {
     "profiles": _profiles,
     "sample-efficiency": _efficiency,
 }
-
-
 STIFFNESS_FIGURES: dict[str, Callable[[StiffnessRuns], Any | None]] = {
     "figure2": partial(_stiffness, title="Figure 2", games=FOUR),
     "figure7": partial(_stiffness, title="Figure 7", games=GAMES),

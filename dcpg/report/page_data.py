@@ -38,9 +38,7 @@ CURVES = {  # name on the page -> split, field of `Split`
     "own_train": ("train", "true_value_own_gamma"), "predicted_test": ("test", "predicted_value"),
     "true_test": ("test", "true_value"), "own_test": ("test", "true_value_own_gamma"),
 }  # fmt: skip
-
-
-POINTS = 200  # of one run's stiffness over training
+POINTS = 200  # at most, of one run's stiffness over training
 VIDEO_BYTES = 24_000_000  # of all videos of a page together
 
 
@@ -64,16 +62,11 @@ def page_data(
         "methods": [{"label": m, "title": method_title(m), "colour": colour(m)} for m in labels],
         "games": [{"id": game, "title": game_title(game)} for game in games],
         "headline": _headline(comparison),
-        "curves": [
-            c for game in comparison.games for label in comparison.labels if (c := _curves(comparison, label, game))
-        ],
+        "curves": [c for game in games for label in labels if (c := _curves(comparison, label, game))],
         "gaps": _gaps(comparison),
         "improvement": _improvement(comparison),
         "profiles": _profiles(comparison),
-        "efficiency": {
-            label: _band(steps, band)
-            for label, (steps, band) in sample_efficiency(comparison, comparison.labels).items()
-        },
+        "efficiency": {m: _band(steps, band) for m, (steps, band) in sample_efficiency(comparison, labels).items()},
         "stiffness": _stiffness(comparison, measured),
         "levels": {game: found for game in games if (found := level_map(comparison, game))},
         "yardstick": _yardstick(records),
@@ -235,16 +228,16 @@ def _table(table: Table) -> dict[str, Any]:
 
 def _videos(comparison: Comparison, problems: list[Problem]) -> list[dict[str, str]]:
     """One video per game: of the run with the best return on unseen levels that has one."""
-    found, room = [], VIDEO_BYTES
+    found, bytes_left = [], VIDEO_BYTES
     for game in comparison.games:
         having = [r for r in comparison.records if r.config.game == game and (r.path / "replay.mp4").exists()]
         for record in sorted(having, key=lambda r: -(_last(r, "test") or 0.0)):
             try:
-                data = read_regular(record.path / "replay.mp4", room)
+                data = read_regular(record.path / "replay.mp4", bytes_left)
             except OSError as error:
                 problems.append(Problem(record.path, f"replay.mp4 is not shown: {error.strerror}"))
                 continue
-            room -= len(data)
+            bytes_left -= len(data)
             source = "data:video/mp4;base64," + base64.b64encode(data).decode()
             found.append({"game": game_title(game), "label": record.label, "name": record.name, "source": source})
             break

@@ -19,15 +19,11 @@ GAME_TITLES = {
     "leaper": "Leaper", "maze": "Maze", "miner": "Miner", "ninja": "Ninja", "plunder": "Plunder",
     "starpilot": "StarPilot",
 }  # fmt: skip
-
-
 METHOD_TITLES = {
     "ppo": "PPO", "ucb-drac": "UCB-DrAC", "plr": "PLR", "daac": "DAAC", "idaac": "IDAAC", "ppg": "PPG",
     "ppg+dr": "PPG+DR", "ppg+ar": "PPG+AR", "dppg": "DPPG", "dcpg": "DCPG", "separate-dcpg": "Separate DCPG",
     "dcpg+f": "DCPG+F", "dcpg+i": "DCPG+I", "dcpg+fi": "DCPG+FI", "ddcpg": "DDCPG",
 }  # fmt: skip
-
-
 STEPS = 25_000_000
 SEEDS = 10
 

@@ -121,7 +121,7 @@ def aggregates(
 
 
 def papers_aggregate(comparison: Comparison, label: str, metric: str, games: list[str]) -> float | None:
-    """From the mean returns that the paper prints; IQM and optimality gap need single runs, which it does not."""
+    """From the mean returns that the paper prints; IQM and optimality gap need single runs, which it does not print."""
     means = _printed_means("test", label, games)
     if metric not in ("mean", "median") or not means:
         return None

@@ -186,10 +186,10 @@ def ppo_normalised_score(scores: Scores, ppo: Scores, resamples: int = RESAMPLES
 
 
 def rounding_bounds(scores: Scores, ppo: Scores, half: float = 0.05) -> tuple[float, float]:
-    """The lowest and the highest PPO-normalised score that a table could go with, if score and returns are rounded.
+    """The lowest and the highest PPO-normalised score that are consistent with a table of rounded numbers.
 
-    Each game's mean return, PPO's too, may be off by `half` a unit of the last digit, and so may the score. PPO's own
-    score is 100 whatever its returns are, so this is for other methods.
+    Each game's mean return, PPO's too, may be off by `half`, half a unit of the last digit, and so may the score. PPO's
+    own score is 100 whatever its returns are, so this is for other methods.
     """
     scores = finals(scores)
     low = _denominators(scores, {game: s - half for game, s in finals(ppo).items()})

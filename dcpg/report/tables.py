@@ -26,14 +26,10 @@ SUBJECTS = {
     "table8": "One network or two", "table9": "Learning dynamics, on training and unseen levels",
     "table10": "Wrong actions that the discriminator believes", "table11": "Learning dynamics beside PPG and DCPG",
 }  # fmt: skip
-
-
 MISPRINT = (
     "The paper's own Table 8 prints 152.7 ± 4.4 for DCPG on training levels, which is DDCPG's figure; everywhere else "
     "it prints 148.9 ± 4.3, which stands here."
 )
-
-
 TEX = str.maketrans(
     {"\\": "\\textbackslash{}", "&": "\\&", "%": "\\%", "_": "\\_", "#": "\\#", "$": "\\$", "{": "\\{", "}": "\\}",
      "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$"}
@@ -236,8 +232,6 @@ TABLES: dict[str, Callable[[Comparison], Table | None]] = {
     "table10": partial(_ood_actions, name="table10", methods=("dcpg+f", "dcpg+fi", "ddcpg"), game="bigfish"),
     "table11": partial(_scores, name="table11", splits=("test",), methods=("ppg", "dppg", "dcpg", "ddcpg")),
 }
-
-
 METHODS_OF_TABLES: dict[str, tuple[str, ...]] = {
     name: make.keywords["methods"] for name, make in TABLES.items() if isinstance(make, partial)
 }

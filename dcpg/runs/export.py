@@ -156,19 +156,19 @@ def command(config: Config) -> str:
 
 # -- the model card
 
-TEXT = """# {method} on {game}
+TEXT = """# {c.method} on {game}
 
 An agent that was trained with the Python package `dcpg`, on some levels, to play levels it has never seen.
 
 | | |
 |---|---|
-| method | `{method}`: {summary} |
+| method | `{c.method}`: {summary} |
 | game | {kind} |
-| seed | {seed} |
+| seed | {c.seed} |
 | steps | {steps:,} |
-| preset | `{preset}` |
-| training levels | {training_levels} |
-| unseen levels | {unseen_levels} |
+| preset | `{c.preset}` |
+| training levels | {training} |
+| unseen levels | {unseen} |
 
 ## Returns
 
@@ -180,7 +180,7 @@ An agent that was trained with the Python package `dcpg`, on some levels, to pla
 import numpy as np
 import dcpg
 
-{load}
+agent = dcpg.load({load}
 frames = np.zeros((4, *agent.shape), agent.env.dtype)  # one observation or a batch
 print(agent.act(frames), agent.act(frames[0], greedy=True))
 ```
@@ -203,58 +203,57 @@ Computed with {versions}.
 
 MIT, as dcpg itself.
 """
+OWN_LOAD = """"folder", env=make)  # the folder with these files
+# make(num_envs, seed) -> gymnasium.vector.VectorEnv: the environment that it was trained on"""
 
 
 def card(written: Written, moment: Moment, returns: Returns) -> str:
     """The model card: metadata that Hugging Face reads, and a text."""
     c = written.config
     own, game = c.game.startswith(OWN), c.game.removeprefix(OWN)
-    load_line = f'agent = dcpg.load("folder"{", env=make" if own else ""})  # the folder with these files'
-    if own:
-        load_line += "\n# make(num_envs, seed) -> gymnasium.vector.VectorEnv: the environment that it was trained on"
-    return _front_matter(c, game, returns) + TEXT.format(
-        method=c.method,
+    text = TEXT.format(
+        c=c,
         game=game,
         summary=METHODS[c.method].summary,
         kind=f"{game}, the author's own environment" if own else f"{game} (Procgen, {c.env.mode})",
-        seed=c.seed,
         steps=moment.steps,
-        preset=c.preset,
-        training_levels="those of the environment" if own else training_levels(c),
-        unseen_levels="those of the environment" if own else f"drawn from all {ALL_LEVELS:,} level seeds of the game",
+        training="those of the environment" if own else training_levels(c),
+        unseen="those of the environment" if own else f"drawn from all {ALL_LEVELS:,} level seeds of the game",
         returns=_returns(returns, own),
-        load=load_line,
+        load=OWN_LOAD if own else '"folder")  # the folder with these files',
         eval="" if own else " `dcpg eval folder` plays the agent and gives the returns above again.",
         again=_again(written, moment),
         versions=", ".join(f"{name} {version}" for name, version in written.versions.items()),
         citation=CITATION,
     )
+    return _metadata(c, game, "own" if own else "procgen", returns) + text
 
 
-def _front_matter(config: Config, game: str, returns: Returns) -> str:
-    """YAML; every text is quoted as JSON, which YAML reads too."""
-    family = "own" if config.game.startswith(OWN) else "procgen"
-    lines = ["---", "library_name: dcpg", "pipeline_tag: reinforcement-learning", "license: mit", "tags:"]
-    lines += [f"- {json.dumps(tag)}" for tag in ("reinforcement-learning", "dcpg", family, f"{family}-{game}")]
-    lines += ["model-index:", f"- name: {json.dumps(f'{config.method}-{game}-{config.seed}')}"]
+def _metadata(config: Config, game: str, family: str, returns: Returns) -> str:
+    """YAML with JSON values, which YAML reads too."""
+    learning = "reinforcement-learning"
     results = [
         {
-            "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
+            "task": {"type": learning, "name": learning},
             "dataset": {"name": f"{game}, {SPLITS[split]}", "type": f"{family}-{game}"},
             "metrics": [{"type": "mean_reward", "value": fmean(found), "name": f"mean return, {SPLITS[split]}"}],
         }
         for split, found in returns.items()
     ]
-    return "\n".join([*lines, f"  results: {json.dumps(results)}", "---", "", ""])
+    metadata = {
+        "library_name": "dcpg", "pipeline_tag": learning, "license": "mit",
+        "tags": [learning, "dcpg", family, f"{family}-{game}"],
+        "model-index": [{"name": f"{config.method}-{game}-{config.seed}", "results": results}],
+    }  # fmt: skip
+    return "\n".join(["---", *(f"{name}: {json.dumps(value)}" for name, value in metadata.items()), "---", "", ""])
 
 
 def training_levels(config: Config) -> str:
     """The levels that a run is trained on, for a sentence."""
     c = config.levels
+    words = f"level seeds {c.start} to {c.start + c.count - 1}" if c.count else "all level seeds of the game"
     if c.seeds:
         words = f"the {len(c.seeds)} level seeds that `levels.seeds` of `{CONFIG}` lists"
-    else:
-        words = f"level seeds {c.start} to {c.start + c.count - 1}" if c.count else "all level seeds of the game"
     return words + (", by prioritised replay" if c.sampler == "prioritised" else "")
 
 
@@ -263,23 +262,20 @@ def _returns(returns: Returns, own: bool) -> str:
         return "These weights were not evaluated while they were trained."
     lines = ["| levels | mean return ± 95% | episodes |", "|---|---|---|"]
     lines += [f"| {SPLITS[s]} | {fmean(r):.2f} ± {half_width(r):.2f} | {len(r)} |" for s, r in returns.items()]
-    watch = f"[{REPLAY}]({REPLAY}) shows four episodes on unseen levels."
-    watch = "There is no video: only Procgen's games can be shown." if own else watch
-    return "\n".join(
-        [*lines, "", f"The first episode of each of these new environments, with sampled actions. {watch}"]
-    )
+    replay = f"[{REPLAY}]({REPLAY}) shows four episodes on unseen levels."
+    lines += ["", "Each episode is the first one of a new environment, with sampled actions."]
+    return "\n".join([*lines, "There is no video: only Procgen can be shown." if own else replay])
 
 
 def _again(written: Written, moment: Moment) -> str:
     c = written.config
+    text = f"```sh\n{command(c)}\n```\n\nOn the same machine, with the versions below, this gives the same weights."
     if c.game.startswith(OWN):
         text = (
             "There is no command for your own environment; it is trained from Python, with `dcpg.train("
             f'"{c.method}", env=..., preset="{c.preset}", seed={c.seed}, steps={c.steps}, settings=...)` and the '
             f"settings of `{CONFIG}`."
         )
-    else:
-        text = f"```sh\n{command(c)}\n```\n\nOn the same machine, with the versions below, this gives the same weights."
     if moment.steps < c.rollouts * c.rollout_size:
         text += f"\n\nThis trains to {c.steps:,} steps; the weights here are those at {moment.steps:,}."
     if written.init:

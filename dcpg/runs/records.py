@@ -252,15 +252,14 @@ def read_run(path: Path) -> tuple[Record, list[str]]:
     config = written.config
     if config.preset not in PRESETS:
         raise unknown("preset", config.preset, PRESETS)
+    _of_the_method(written.preset_values)  # refuses values that could not be compared
     rows = _rows(run.evaluations.path, notes)
     evaluations = [_evaluation(row, f"eval.jsonl, row {number}", config) for number, row in enumerate(rows, 1)]
     _check_steps(evaluations, config)
     # a report over thousands of runs has no memory for every episode
     evaluations[:-NEWEST] = [_without_episodes(evaluation) for evaluation in evaluations[:-NEWEST]]
     analyses = _analyses(run, config, evaluations[-1].steps if evaluations else 0, notes)
-    record = Record(path, written, evaluations, _measurements(run, config, notes), analyses)
-    _ = record.setting, record.label  # refused here if the preset's values cannot be compared
-    return record, notes
+    return Record(path, written, evaluations, _measurements(run, config, notes), analyses), notes
 
 
 def _rows(path: Path, notes: list[str]) -> list[dict[str, Any]]:
@@ -279,7 +278,7 @@ def _evaluation(row: Mapping[str, Any], where: str, config: Config) -> Evaluatio
     """A row, checked against the configuration too: the splits that must be there, and the range of level seeds."""
     found, own = parse(row, Evaluation, where), config.game.startswith(OWN)
     for split in SPLITS:
-        if split not in found.splits and not (own and split == "test"):  # your own environment may have only `train`
+        if split not in found.splits and not (own and split == "test"):  # your own may have no unseen levels
             raise BadInput(f"{where}: {split}_return is missing.")
     for split, episodes in found.splits.items():
         if not own and not all(0 <= level < ALL_LEVELS for level in episodes.levels or ()):

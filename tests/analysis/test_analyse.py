@@ -1,4 +1,4 @@
-"""Analyses: what discriminators believe, values, levels, and measuring while a run goes on."""
+"""Analyses: what discriminators believe, values, levels, and measurements during training."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TINY = {"evaluation.every": 2, "evaluation.episodes": 4, "evaluation.max_steps":
 
 @pytest.fixture(scope="module")
 def ddcpg_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Shared, and written to only below its folder `analysis`."""
+    """Shared by the tests, which write only below its folder `analysis`."""
     out = tmp_path_factory.mktemp("analysis") / "run"
     settings = TINY | {"analyse": "stiffness,ood-actions"}
     dcpg.train("ddcpg", game="bigfish", preset="tiny", steps=512, seed=2, out=out, settings=settings)
@@ -101,7 +101,7 @@ def test_believed_actions_equal_one_question_at_a_time(game: str) -> None:
 
 @pytest.mark.parametrize("game", GAMES)
 def test_special_actions_do_something_where_it_is_said(game: str) -> None:
-    """Asked of Procgen itself: from the same states, is a special action ever told from the no-op?"""
+    """Procgen itself decides: from the same states, does a special action ever differ from the no-op?"""
     env = Procgen(16, game, seed=5, count=200)
     rng = np.random.default_rng(0)
     differs = set()
@@ -124,7 +124,7 @@ def test_special_actions_do_something_where_it_is_said(game: str) -> None:
     assert bool(differs) == (game in SPECIAL_ACTIONS), differs
 
 
-# -- measuring while a run goes on
+# -- measurements during training
 
 
 @pytest.mark.parametrize("name", ["ppo", "dcpg", "separate-dcpg"])

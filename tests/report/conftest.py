@@ -21,7 +21,7 @@ from tests.report.grid import Built, Command, build
 
 @pytest.fixture(scope="session")
 def grid(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Made once, also where several processes share the tests."""
+    """Built once, even if several processes share the tests."""
     if not os.environ.get("PYTEST_XDIST_WORKER"):
         return build(tmp_path_factory.mktemp("grid"))
     shared = tmp_path_factory.getbasetemp().parent

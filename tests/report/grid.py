@@ -27,53 +27,27 @@ RANGES = {
     "leaper": (1.5, 10), "maze": (5, 10), "miner": (1.5, 13), "ninja": (3.5, 10), "plunder": (4.5, 30),
     "starpilot": (2.5, 64),
 }  # fmt: skip
-
-
 GAMES = list(RANGES)
-
-
 TITLES = {
     "bigfish": "BigFish", "bossfight": "BossFight", "caveflyer": "CaveFlyer", "chaser": "Chaser", "climber": "Climber",
     "coinrun": "CoinRun", "dodgeball": "Dodgeball", "fruitbot": "FruitBot", "heist": "Heist", "jumper": "Jumper",
     "leaper": "Leaper", "maze": "Maze", "miner": "Miner", "ninja": "Ninja", "plunder": "Plunder",
     "starpilot": "StarPilot",
 }  # fmt: skip
-
-
 NAMES = {
     "ppo": "PPO", "ucb-drac": "UCB-DrAC", "plr": "PLR", "daac": "DAAC", "idaac": "IDAAC", "ppg": "PPG",
     "ppg+dr": "PPG+DR", "ppg+ar": "PPG+AR", "dppg": "DPPG", "dcpg": "DCPG", "separate-dcpg": "Separate DCPG",
     "dcpg+f": "DCPG+F", "dcpg+i": "DCPG+I", "dcpg+fi": "DCPG+FI", "ddcpg": "DDCPG",
 }  # fmt: skip
-
-
 SEEDS = (0, 1, 2)
-
-
 COUNTS = (1, 2, 5, 10, 20, 50, 100, 200)
-
-
 STIFF_GAMES = {"bigfish": (0, 1), "chaser": (0,), "climber": (0,), "starpilot": (0,)}  # game -> seeds, of Figure 2
-
-
 MAIN = ["ppo", "ucb-drac", "plr", "daac", "ppg", "dcpg", "ddcpg"]
-
-
 FIVE = ["ppo", "daac", "ppg", "dcpg", "ddcpg"]
-
-
 DELAY = ["ppg", "separate-dcpg", "dcpg"]
-
-
 DYNAMICS = ["dcpg", "dcpg+f", "dcpg+i", "dcpg+fi", "ddcpg"]
-
-
 SCORE = "PPO-normalised score"
-
-
 LEVELS = {"train": "training levels", "test": "unseen levels"}
-
-
 SCORE_TABLES = {
     "table2": (["test"], DYNAMICS),
     "table3": (["train", "test"], ["ppg", "ppg+dr", "ppg+ar"]),
@@ -82,14 +56,8 @@ SCORE_TABLES = {
     "table9": (["train", "test"], DYNAMICS),
     "table11": (["test"], ["ppg", "dppg", "dcpg", "ddcpg"]),
 }
-
-
 BELIEVERS = ["dcpg+f", "dcpg+fi", "ddcpg"]
-
-
 TABLES = ["table1", "table2", "table3", "table6", "table7", "table8", "table9", "table10", "table11"]
-
-
 FIGURES = [*(f"figure{n}" for n in range(2, 17)), "profiles", "sample-efficiency"]
 
 
@@ -116,7 +84,7 @@ Command = Callable[..., tuple[int, str, str, making.Report | None]]
 
 @dataclass(frozen=True)
 class Figure:
-    """What a cell must hold."""
+    """The expected contents of a cell."""
 
     mean: float | None
     std: float | None
@@ -135,7 +103,7 @@ class Figure:
 
 @dataclass
 class Built:
-    """Numbers in, report out; plain data, so that two test processes can share it."""
+    """The numbers of the runs and the report on them; plain data, so that test processes can share it."""
 
     runs: list[Run]
     stiff: list[Run]
@@ -161,7 +129,7 @@ class Built:
         return steps, [mean(v) for v in values], [deviation(v) for v in values]
 
     def score(self, method: str, split: str) -> tuple[float, float]:
-        """PPO-normalised, and its deviation over seeds with PPO's means fixed."""
+        """The PPO-normalised score, and its deviation over seeds with PPO's means fixed."""
         ppo = {game: mean(self.finals("ppo", game, split)) for game in GAMES}
         value = 100 * mean([mean(self.finals(method, game, split)) / ppo[game] for game in GAMES])
         seeds = [100 * mean([self.finals(method, game, split)[k] / ppo[game] for game in GAMES]) for k in SEEDS]
@@ -240,7 +208,7 @@ def build(folder: Path) -> Built:
 
 
 def plotted_of(figure: Any) -> dict[str, Any]:
-    """Everything that a figure shows, as numbers and words."""
+    """Everything that a figure shows, as numbers and text."""
     from matplotlib.collections import PolyCollection
 
     panels = []

@@ -17,7 +17,7 @@ from tests.synthetic import TINY_SIZES, configured, edit, few, rows_of, some, wr
 
 @pytest.mark.parametrize("other", [{}, {"threads": 1}, {"settings": {"evaluation.every": 4, "analyse": "stiffness"}}])
 def test_a_seed_counts_once(other: dict[str, Any], tmp_path: Path, command: Command) -> None:
-    """However often it was trained, and on whatever machine."""
+    """No matter how often it was trained, and on which machine."""
     runs = few(tmp_path / "runs", ("ppo", "dcpg"), (0, 1))
     again = some(tmp_path / "runs" / "z-again", "dcpg", "bigfish", 1, level=50.0, **other)
     code, out, _, report = command(tmp_path / "runs", "table1", "--out", tmp_path / "out")
@@ -70,7 +70,7 @@ def test_other_steps_and_other_levels_are_not_mixed_in(tmp_path: Path, command: 
     assert (cell["seeds"], float(cell["mean"])) == ("2", pytest.approx(mean(finals)))
 
 
-def test_a_variant_has_a_label_of_its_own(tmp_path: Path, command: Command) -> None:
+def test_a_variant_has_its_own_label(tmp_path: Path, command: Command) -> None:
     runs = few(tmp_path / "runs", ("ppo", "dcpg"), (0, 1))
     for seed in (0, 1, 2):
         some(tmp_path / "variant" / str(seed), "dcpg", "bigfish", seed, level=90.0, settings={"algorithm.N_pi": 16})
@@ -91,7 +91,7 @@ def test_a_variant_has_a_label_of_its_own(tmp_path: Path, command: Command) -> N
 
 
 def test_a_preset_is_no_disguise_for_a_variant(tmp_path: Path) -> None:
-    """The same sizes by another preset, whose N_pi is another: its run is not plain DCPG here."""
+    """A run of the same sizes by a preset with another N_pi is not plain DCPG here."""
     small = TINY_SIZES | {"machine.threads": 1}
     for seed in (0, 1):
         some(tmp_path / str(seed), "dcpg", seed=seed)
@@ -108,7 +108,7 @@ def test_a_preset_is_no_disguise_for_a_variant(tmp_path: Path) -> None:
     assert "1 run is not compared with the others: 2,048 steps, preset paper" in problem.text
 
 
-def test_seeds_that_are_missing_and_runs_that_go_on(tmp_path: Path, command: Command) -> None:
+def test_missing_seeds_and_unfinished_runs(tmp_path: Path, command: Command) -> None:
     few(tmp_path / "runs", ("ppo",), (0, 1, 2))
     kept = few(tmp_path / "runs", ("dcpg",), (0, 2))
     for seed in (3, 4):
@@ -143,7 +143,7 @@ def mean_of_text(cell: dict[str, str]) -> str:
     return f"{float(cell['mean']):.1f} ± {float(cell['std']):.1f}"
 
 
-def test_a_run_that_began_with_trained_weights_is_none_of_the_method(tmp_path: Path) -> None:
+def test_a_run_that_started_from_trained_weights_is_not_one_of_the_method(tmp_path: Path) -> None:
     some(tmp_path / "runs" / "plain", "dcpg")
     configured(lambda c: c.update(init="runs/other"))(some(tmp_path / "runs" / "begun", "dcpg", seed=1).path)
     (tmp_path / "runs" / "config.json").write_text('{"of": "some other program"}')

@@ -80,8 +80,6 @@ LEFT_OUT = [
     (edit("eval.jsonl", drop("test_.*")), "left out: eval.jsonl, row 3: test_return is missing."),
     (configured(lambda c: c["preset_values"].update({"algorithm.N_pi": {}})), "config.json: preset_values has {}"),
 ]  # fmt: skip
-
-
 UNFINISHED = [
     (edit("eval.jsonl", lambda rows: "".join(lines(rows))[:-9]), "eval.jsonl is torn: 1 of 3 lines were passed over"),
     (edit("eval.jsonl", lambda rows: "".join(lines(rows)).rstrip("\n")), "is torn: 1 of 3 lines were passed over"),
@@ -93,8 +91,6 @@ UNFINISHED = [
     (edit("eval.jsonl", lambda rows: lines(rows)[0] + "7\n"), "eval.jsonl is torn: 1 of 2 lines were passed over"),
     (edit("eval.jsonl", lambda rows: lines(rows)[0] + "\x00\x01\n"), "1 of 2 lines were passed over"),
 ]
-
-
 NOT_BEGUN = [
     (edit("eval.jsonl", lambda rows: ""), "no evaluation yet"),
     (lambda r: (r / "eval.jsonl").unlink(), "no evaluation yet"),
@@ -135,16 +131,12 @@ def test_damaged_runs_are_told_and_not_counted(
 
 
 WHOSE = {"method": "ddcpg", "game": "bigfish"}
-
-
 GOOD_LEVELS = WHOSE | {
     "analysis": "levels",
     "steps": 2048,
     "train": {"levels": [1], "returns": [1.0]},
     "test": {"levels": [7], "returns": [2.0]},
 }
-
-
 GOOD_ACTIONS = WHOSE | {
     "analysis": "ood-actions",
     "mean": 1,
@@ -155,8 +147,6 @@ GOOD_ACTIONS = WHOSE | {
     "left_out": 0,
     "steps": 2048,
 }
-
-
 GARBAGE: list[tuple[str, str | Row, str]] = [
     ("levels", "not JSON", "Expecting value"),
     ("levels", "[]", "indices"),

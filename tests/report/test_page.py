@@ -24,14 +24,14 @@ HOSTILE = "</script><script>window.harmed=1</script><img src=x onerror=window.ha
 
 @dataclass
 class Made:
-    """A report and the numbers that it is of."""
+    """A report and the runs it was made from."""
 
     folder: Path
     data: dict[str, Any]
     runs: dict[tuple[str, str, int], synthetic.Run]
 
     def mean(self, method: str, game: str, column: str) -> list[float]:
-        """Over seeds, at each evaluation."""
+        """The mean over seeds at each evaluation."""
         rows = [self.runs[method, game, seed].rows for seed in SEEDS]
         return [statistics.fmean(row[column] for row in at) for at in zip(*rows, strict=True)]
 

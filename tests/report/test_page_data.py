@@ -38,7 +38,7 @@ def test_the_page_holds_the_same_scores(grid: Built) -> None:
 
 
 def test_the_yardstick_stands_beside_ppo_of_the_papers_sizes_alone(tmp_path: Path) -> None:
-    """However long the run: published returns at the steps that it has reached, its own interpolated."""
+    """For runs of any length: published returns up to the steps reached, and the run's own interpolated there."""
     for name, method, more in (("ppo", "ppo", {}), ("dcpg", "dcpg", {}), ("small", "ppo", {"network.features": 64})):
         config = synthetic.configuration(method, "starpilot", 3, steps=600_000, settings=more)
         rows = synthetic.rows_of(config, random.Random(5), rollouts=(1, 11, 21, 31, 36))

@@ -23,8 +23,6 @@ from dcpg.report import paper, statistics
 from dcpg.report.paper import paper_results
 
 GAMES = {"maze": np.array([5.0, 7.0, 9.0]), "heist": np.array([3.5, 10.0]), "ninja": np.array([4.0])}
-
-
 RLIABLE = {
     "mean": metrics.aggregate_mean,
     "median": metrics.aggregate_median,
@@ -91,13 +89,13 @@ def made(runs: int, games: int, seed: int, points: int = 0) -> dict[str, np.ndar
 
 
 def matrix(scores: dict[str, np.ndarray]) -> np.ndarray:
-    """As rliable has it: [runs, games] or [runs, games, points]."""
+    """The layout of rliable: [runs, games] or [runs, games, points]."""
     stacked = np.stack(list(scores.values()), axis=-1)
     return stacked if stacked.ndim == 2 else stacked.transpose(1, 2, 0)
 
 
 def drawing(*sides: dict[str, np.ndarray]) -> AbstractContextManager[Any]:
-    """Has rliable draw these indices, one side after the other; it draws whole arrays from numpy's global generator."""
+    """Make rliable draw these indices, one side after the other; it draws arrays from numpy's global generator."""
     arrays = [np.stack(list(side.values()), axis=-1) for side in sides]  # [resamples, seeds, games]
     order = (drawn for each in zip(*arrays, strict=True) for drawn in each)
 
@@ -114,7 +112,7 @@ def drawing(*sides: dict[str, np.ndarray]) -> AbstractContextManager[Any]:
 def rliable_interval(
     function: Callable[..., Any], scores: Any, *indices: dict[str, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The figures, those of every resampling, and the ends of the intervals [2, figures]."""
+    """The metrics, those of every resampling, and the ends of the intervals [2, metrics]."""
     seen: list[np.ndarray] = []
 
     def recorded(*args: np.ndarray) -> np.ndarray:
@@ -190,7 +188,7 @@ def test_sample_efficiency_is_rliables(name: str, runs: int, games: int, points:
     same_interval(statistics.curve(metric, scores, 30, seed), value, ends)
 
 
-# -- what rliable cannot have: unequal seeds; pieces; memory
+# -- what rliable does not do: unequal seeds, pieces, bounded memory
 
 
 def test_a_curve_is_the_intervals_of_its_points() -> None:
