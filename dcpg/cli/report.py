@@ -26,7 +26,7 @@ class Ranges(StrEnum):
 def report(
     given: Annotated[
         list[str],
-        typer.Argument(metavar="DIR... [NAME...]", help="Runs or folders of runs, then names such as table1."),
+        typer.Argument(metavar="DIR... [NAME...]", help="Runs or folders of runs, then names such as table1, figure4."),
     ],
     out: Annotated[Path, typer.Option(help="The folder to write the report to.")] = Path("report"),
     ranges: Annotated[

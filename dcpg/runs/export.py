@@ -156,7 +156,15 @@ def command(config: Config) -> str:
 
 # -- the model card
 
-TEXT = """# {c.method} on {game}
+TEXT = """---
+library_name: dcpg
+pipeline_tag: reinforcement-learning
+license: mit
+tags: [reinforcement-learning, dcpg, {family}, {tag}]
+model-index: {index}
+---
+
+# {c.method} on {game}
 
 An agent that was trained with the Python package `dcpg`, on some levels, to play levels it has never seen.
 
@@ -208,10 +216,22 @@ OWN_LOAD = """"folder", env=make)  # the folder with these files
 
 
 def card(written: Written, moment: Moment, returns: Returns) -> str:
-    """The model card: metadata that Hugging Face reads, and a text."""
+    """The model card: metadata that Hugging Face reads (YAML, which reads JSON too), and a text."""
     c = written.config
     own, game = c.game.startswith(OWN), c.game.removeprefix(OWN)
-    text = TEXT.format(
+    family = "own" if own else "procgen"
+    results = [
+        {
+            "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
+            "dataset": {"name": f"{game}, {SPLITS[split]}", "type": f"{family}-{game}"},
+            "metrics": [{"type": "mean_reward", "value": fmean(found), "name": f"mean return, {SPLITS[split]}"}],
+        }
+        for split, found in returns.items()
+    ]
+    return TEXT.format(
+        family=family,
+        tag=json.dumps(f"{family}-{game}"),
+        index=json.dumps([{"name": f"{c.method}-{game}-{c.seed}", "results": results}]),
         c=c,
         game=game,
         summary=METHODS[c.method].summary,
@@ -226,26 +246,6 @@ def card(written: Written, moment: Moment, returns: Returns) -> str:
         versions=", ".join(f"{name} {version}" for name, version in written.versions.items()),
         citation=CITATION,
     )
-    return _metadata(c, game, "own" if own else "procgen", returns) + text
-
-
-def _metadata(config: Config, game: str, family: str, returns: Returns) -> str:
-    """YAML with JSON values, which YAML reads too."""
-    learning = "reinforcement-learning"
-    results = [
-        {
-            "task": {"type": learning, "name": learning},
-            "dataset": {"name": f"{game}, {SPLITS[split]}", "type": f"{family}-{game}"},
-            "metrics": [{"type": "mean_reward", "value": fmean(found), "name": f"mean return, {SPLITS[split]}"}],
-        }
-        for split, found in returns.items()
-    ]
-    metadata = {
-        "library_name": "dcpg", "pipeline_tag": learning, "license": "mit",
-        "tags": [learning, "dcpg", family, f"{family}-{game}"],
-        "model-index": [{"name": f"{config.method}-{game}-{config.seed}", "results": results}],
-    }  # fmt: skip
-    return "\n".join(["---", *(f"{name}: {json.dumps(value)}" for name, value in metadata.items()), "---", "", ""])
 
 
 def training_levels(config: Config) -> str:
