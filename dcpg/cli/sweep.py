@@ -72,14 +72,14 @@ def sweep(
     if address is not None and engine is not EngineName.ray:
         raise BadInput("--address goes with --engine ray.")
     from dcpg.cli.sweep_display import table
-    from dcpg.sweep import dry_run as cost
     from dcpg.sweep.driver import Driver
+    from dcpg.sweep.dry_run import describe, estimate_sweep
     from dcpg.sweep.plan import read
 
     plan = read(given[0], parse_settings(settings))
     root = out if out is not None else Path("sweeps") / plan.name
     if dry_run:
-        for line in cost.lines(plan, root, cost.cost(plan, root)):
+        for line in describe(plan, root, estimate_sweep(plan, root)):
             print(line)
         return
     words = ["dcpg", "sweep", given[0], *(["--engine", engine.value] if engine is not EngineName.local else [])]
@@ -107,9 +107,9 @@ def status(directory: Path, as_json: bool) -> None:
     from rich.console import Console
 
     from dcpg.cli.sweep_display import picture
-    from dcpg.sweep.view import from_directory
+    from dcpg.sweep.view import view_directory
 
-    plan, now = from_directory(directory)
+    plan, now = view_directory(directory)
     if as_json:
         print(json.dumps(now.to_json()))
         return

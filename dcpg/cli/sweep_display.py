@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dcpg.sweep.plan import Plan
-from dcpg.sweep.view import View, steps_of
+from dcpg.sweep.view import SweepView, steps_of
 from dcpg.text import duration
 
 SHOWN = 8  # running and failed runs, and games, of which each has a line
@@ -19,7 +19,7 @@ SHOWN = 8  # running and failed runs, and games, of which each has a line
 BEST = 3  # labels a game
 
 
-def headline(now: View) -> tuple[str, str]:
+def headline(now: SweepView) -> tuple[str, str]:
     """The sweep in two halves of a line."""
     c, left = now.counts, now.seconds_left
     return (
@@ -29,7 +29,7 @@ def headline(now: View) -> tuple[str, str]:
     )
 
 
-def picture(now: View) -> Group:
+def picture(now: SweepView) -> Group:
     """The whole table."""
     first, second = headline(now)
     parts: list[RenderableType] = [Text(first, style="bold"), Text(second)]
@@ -40,7 +40,7 @@ def picture(now: View) -> Group:
         for name in ("steps", "%", "steps/s", "train", "unseen"):
             table.add_column(name, justify="right", no_wrap=True)
         for run in running[:SHOWN]:
-            s = run.standing
+            s = run.on_disk
             table.add_row(
                 Text(run.job.name, overflow="ellipsis", no_wrap=True),
                 f"{s.steps:,}",
@@ -52,8 +52,8 @@ def picture(now: View) -> Group:
         parts += [table, *_more(len(running))]
     failed = [run for run in now.runs if run.status == "failed"]
     for run in failed[:SHOWN]:  # the cause first: a narrow terminal cuts the rest
-        last = run.why.strip().rsplit("\n", 1)[-1]
-        text = f"failed: {run.job.name}: {last or run.tally.hopeless}"
+        last = run.failure.strip().rsplit("\n", 1)[-1]
+        text = f"failed: {run.job.name}: {last or run.history.reason_to_give_up}"
         parts.append(Text(text, style="red", overflow="ellipsis", no_wrap=True))
     parts += _more(len(failed))
     best = now.best()
@@ -82,18 +82,18 @@ class LiveTable:
         self.console = console
         self._live: Live | None = None
 
-    def begin(self, plan: Plan, where: str) -> None:
+    def start(self, plan: Plan, where: str) -> None:
         """Work begins."""
         self.console.print(_beginning(plan, where), style="bold", markup=False, highlight=False)
         self._live = Live(Text("starting"), console=self.console, auto_refresh=False, transient=False)
         self._live.start()
 
-    def update(self, now: View) -> None:
+    def update(self, now: SweepView) -> None:
         """A new picture."""
         if self._live is not None:
             self._live.update(picture(now), refresh=True)
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """Above the table."""
         self.console.print(text, markup=False, highlight=False)
 
@@ -111,25 +111,25 @@ class PlainTable:
         self.console = console
         self._said, self._line = time.monotonic(), ""
 
-    def begin(self, plan: Plan, where: str) -> None:
+    def start(self, plan: Plan, where: str) -> None:
         """Work begins."""
-        self.say(_beginning(plan, where))
+        self.message(_beginning(plan, where))
 
-    def update(self, now: View) -> None:
+    def update(self, now: SweepView) -> None:
         """A line now and then."""
         self._line = "   ".join(headline(now))
         if time.monotonic() - self._said > 30:
             self._said = time.monotonic()
-            self.say(self._line)
+            self.message(self._line)
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """A line."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         """How it stands at the end."""
         if self._line:
-            self.say(self._line)
+            self.message(self._line)
 
 
 def _beginning(plan: Plan, where: str) -> str:
