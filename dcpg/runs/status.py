@@ -139,7 +139,7 @@ def _rows(line: bytes, kind: type[R]) -> list[R]:
 
 
 def is_running(path: Path) -> bool:
-    """Whether a process trains in a run's directory. Only reads the lock file: trying the lock would disturb its holder."""
+    """Whether a process trains in a run's directory. Only reads the lock: trying it would disturb its holder."""
     lock = RunDirectory(path).lock.path
     try:
         holder = json.loads(read_regular(lock, 10_000))

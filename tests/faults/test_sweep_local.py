@@ -65,9 +65,8 @@ class Sweep:
     def start(self, *words: str) -> Process:
         self.starts += 1
         env = {"PYTHONPATH": f"{ROOT / 'tests/faults/sweep_child'}:{ROOT}", "DCPG_SWEEP_FAULTS": str(self.faults)}
-        return self.runs.start(
-            ["sweep", str(self.file), "--out", str(self.out), *words], "set dcpg.sweep.drive.PAUSE 0.1", env=env
-        )
+        arguments = ["sweep", str(self.file), "--out", str(self.out), *words]
+        return self.runs.start(arguments, "set dcpg.sweep.driver.RETRY_SECONDS 0.1", env=env)
 
     def attempts(self, run: str) -> list[int]:
         """The processes that worked on a run."""

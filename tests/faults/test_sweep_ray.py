@@ -184,7 +184,7 @@ STARTS = """
 import json, os, signal, sys
 from pathlib import Path
 import psutil
-from dcpg.sweep.on_ray import RayEngine
+from dcpg.sweep.ray.engine import RayEngine
 from dcpg.sweep.plan import expand
 
 def ours(number, frame): pass
@@ -272,18 +272,18 @@ def test_a_ray_of_our_own_is_on_loopback_and_asks_for_its_token(tmp_path: Path) 
 ODD = """
 import json, os, sys, time
 from pathlib import Path
-from dcpg.sweep.attempt import Order
-from dcpg.sweep.on_ray import NoNodeLeft, RayEngine
+from dcpg.sweep.attempt import Attempt
+from dcpg.sweep.ray.engine import NoNodeLeft, RayEngine
 from dcpg.sweep.plan import expand
 
 root, address = Path(sys.argv[1]), sys.argv[2]
-file = str(root / "blind")
+file = str(root / "unusable")
 
-def odd(order, driver):
+def odd(attempt, nonce):
     import ray
-    node, name = ray.get_runtime_context().get_node_id(), order["name"]
+    node, name = ray.get_runtime_context().get_node_id(), attempt["name"]
     if node in Path(file).read_text():
-        return {"blind": node, "host": "far-away"}
+        return {"unusable_node": node, "host": "far-away"}
     if name.endswith("-4"):
         raise ValueError("a mistake")
     if name.endswith("-5"):
@@ -302,14 +302,14 @@ import ray
 nodes = [node["NodeID"] for node in ray.nodes()]
 Path(file).write_text(nodes[1])
 for job in jobs:
-    engine.submit(Order(str(root), job.name, job.config.to_json()))
+    engine.submit(Attempt(str(root), job.name, job.config.to_json()))
 outcomes = {}
 while len(outcomes) < len(jobs):
     for outcome in engine.wait(0.25):
         assert outcome.name not in outcomes
         outcomes[outcome.name] = [outcome.code, outcome.node, outcome.last_lines]
 Path(file).write_text(" ".join(nodes))
-engine.submit(Order(str(root), jobs[0].name, jobs[0].config.to_json()))
+engine.submit(Attempt(str(root), jobs[0].name, jobs[0].config.to_json()))
 try:
     while True:
         engine.wait(0.25)
@@ -332,15 +332,15 @@ def test_nodes_that_do_not_see_the_directory_and_tasks_that_go_wrong(tmp_path: P
         )
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout.splitlines()[-1])
-    seeing, blind = found["nodes"]
+    usable, unusable = found["nodes"]
     outcomes = [found["outcomes"][f"starpilot-ppo-{seed}"] for seed in range(6)]
-    assert outcomes[:4] == [[0, seeing, ""]] * 4
+    assert outcomes[:4] == [[0, usable, ""]] * 4
     assert outcomes[4][0] == 1
     assert "ValueError: a mistake" in outcomes[4][2]
     assert outcomes[5][0] is None
     assert "worker died" in outcomes[5][2]
     assert [text.split(" does not see ")[0] for text in found["told"]] == [
-        f"Node far-away ({node[:12]})" for node in (blind, seeing)
+        f"Node far-away ({node[:12]})" for node in (unusable, usable)
     ]
     assert found["end"].startswith(f"No node is left that sees {tmp_path} and has 1 core, 0.9 GB (asked: far-away)")
     assert found["left"] == []

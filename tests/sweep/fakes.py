@@ -138,7 +138,7 @@ def drive_once(
     retry: bool = False,
     then: Callable[[], None] = lambda: None,
 ) -> tuple[Memory, Quiet, Any]:
-    """The engine, what was said, and the view or the error at the end."""
+    """Run the driver once; the engine, the observer, and the view or the error at the end."""
     engine, quiet = Memory(root, script or {}, then), Quiet()
     try:
         end: Any = Driver(plan or planned(), root, quiet).run(engine.make, "dcpg sweep x", retry)

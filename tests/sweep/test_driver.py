@@ -131,7 +131,7 @@ def test_a_result_counts_however_its_process_ended(tmp_path: Path) -> None:
 
 
 class Died(Exception):
-    """The driver is gone."""
+    """Raised to kill the driver."""
 
 
 def test_counts_survive_the_driver(tmp_path: Path) -> None:

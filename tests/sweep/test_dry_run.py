@@ -19,7 +19,7 @@ from tests.sweep.fakes import NAMES, place, planned, write_run
 
 
 def fake_training(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """As if every method made 100 steps a second, ppo 200."""
+    """As if every method made 100 steps per second, and ppo 200; returns the methods that were probed."""
     asked = []
 
     def training(config: Any, spaces: Any, rollouts: int) -> float:
@@ -37,7 +37,7 @@ def test_dry_run_of_table1(capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     code, out, _ = command(capsys, "sweep", "table1", "--dry-run")
     assert code == 0
-    assert len(asked) == 7  # one probe a method
+    assert len(asked) == 7  # one probe per method
     whole = 25_000_000 // 16_384 * 16_384
     seconds = 160 * whole / 200 + 6 * 160 * whole / 100
     lines = out.splitlines()

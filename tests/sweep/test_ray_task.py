@@ -133,10 +133,8 @@ def test_a_run_that_cannot_be_written_is_not_the_nodes_fault(public: Path) -> No
     with read_only(public / "runs", public / "runs" / "others"):
         found = [carry_out(plain(public, name), file.nonce) for name in ("new", "others", "../../etc")]
     assert [row["code"] for row in found] == [2, 2, 2]
-    assert [
-        words in row["last_lines"]
-        for row, words in zip(found, ["cannot be written to"] * 2 + ["cannot be the name"], strict=True)
-    ]
+    for row, words in zip(found, ("cannot be written to", "cannot be written to", "cannot be the name"), strict=True):
+        assert words in row["last_lines"]
     assert os.listdir(file.folder) == [f"ready-{file.nonce}"]
 
 
