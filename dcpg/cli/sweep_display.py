@@ -8,7 +8,7 @@ from rich.text import Text
 
 from dcpg.cli.display import Display
 from dcpg.sweep.plan import Plan
-from dcpg.sweep.view import RunView, SweepView, steps_of
+from dcpg.sweep.view import RunView, SweepView, format_return, steps_of
 from dcpg.text import duration
 
 SHOWN = 8  # rows of running runs, of failed runs and of games
@@ -83,8 +83,8 @@ def _running(runs: list[RunView]) -> Table:
             f"{status.steps:,}",
             f"{100 * status.steps / steps_of(run.job):.0f}",
             f"{status.steps_per_s:,.0f}",
-            _two_digits(status.train_return),
-            _two_digits(status.test_return),
+            format_return(status.train_return),
+            format_return(status.test_return),
         )
     return table
 
@@ -99,7 +99,3 @@ def _best(games: dict[str, list[tuple[str, float, int]]]) -> Table:
 
 def _more(count: int) -> list[Text]:
     return [Text(f"... and {count - SHOWN} more", style="dim")] if count > SHOWN else []
-
-
-def _two_digits(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"

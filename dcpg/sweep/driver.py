@@ -22,7 +22,7 @@ from dcpg.sweep.directory import SweepDirectory
 from dcpg.sweep.engine import Engine
 from dcpg.sweep.index import Index
 from dcpg.sweep.plan import Job, Plan
-from dcpg.sweep.view import SweepView, plan_json, statuses, view
+from dcpg.sweep.view import SweepView, format_return, plan_json, statuses, view
 from dcpg.training.stop import StopSignals, Watchdog
 
 REFRESH_SECONDS = 1.0  # between two looks at the runs
@@ -183,7 +183,7 @@ class Driver:
             self.refused.clear()
         if status.state == "finished":
             self.index.append(Event(run=name, event="finished", code=code, node=node, place=place))
-            self.observer.message(f"{name} is done: return on unseen levels {_two_digits(status.test_return)}.")
+            self.observer.message(f"{name} is done: return on unseen levels {format_return(status.test_return)}.")
         elif history.reason_to_give_up:
             self._give_up(name)
         elif status.state == "damaged":
@@ -229,7 +229,3 @@ def _describe_end(code: int | None) -> str:
     if code is None:
         return "lost its worker"
     return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-
-
-def _two_digits(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"

@@ -98,6 +98,11 @@ class SweepView:
         }
 
 
+def format_return(value: float | None) -> str:
+    """A return for messages, or a dash before the first evaluation."""
+    return "-" if value is None else f"{value:.2f}"
+
+
 def steps_of(job: Job) -> int:
     """The steps of a run, rounded down to whole rollouts."""
     return job.config.rollouts * job.config.rollout_size

@@ -1,4 +1,4 @@
-"""Faults 23 and 24 on a real Ray cluster: workers, nodes and the driver die, and every result is there once."""
+"""Faults 23 and 24 on a real Ray cluster: workers, nodes and the driver are killed, every result is there once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.faults.test_sweep_local import Sweep, gone, undisturbed  # noqa: F401
 pytestmark = pytest.mark.faults
 
 NODES = 3
-# a cluster that nobody else can reach, with a token that its drivers are given
+# a cluster that nobody else can reach, with a token that its drivers know
 ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_AUTH_MODE": "token",
@@ -52,7 +52,7 @@ class Cluster:
         raise RuntimeError("the cluster did not start")
 
     def kill_node(self, raylet: int) -> None:
-        """All at once, as if its machine had lost power; the first node is the cluster itself and cannot."""
+        """Kill a node as if its machine had lost power. The first node is the cluster itself and cannot be killed."""
         assert raylet in self.says["nodes"][1:]
         assert self.process.stdin is not None
         self.process.stdin.write(f"kill {raylet}\n")
@@ -97,7 +97,7 @@ class RaySweep(Sweep):
         return self.runs.start(arguments, env=self.cluster.environment)
 
     def paused(self) -> list[str]:
-        """Runs that have come to their pause and are in it."""
+        """The runs that wait in their pause."""
         found = [job.name for job in self.plan.jobs if Path(f"{self.pause(job.name)}.reached").exists()]
         return [name for name in found if not gone(self.attempts(name)[-1])]
 
@@ -178,7 +178,7 @@ def holding(folder: Path, text: str) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and text.encode() in path.read_bytes()]
 
 
-# -- a Ray that the program starts itself
+# -- a cluster that the program starts itself
 
 STARTS = """
 import json, os, signal, sys
@@ -207,7 +207,7 @@ print(json.dumps({
 sys.stdin.readline()
 engine.close()
 """
-# what anybody who wants something from a cluster must do first
+# the first request of every client of a cluster
 ASKS = """
 import sys
 from ray._raylet import GcsClient
@@ -267,7 +267,7 @@ def test_a_ray_of_our_own_is_on_loopback_and_asks_for_its_token(tmp_path: Path) 
     record("35 strangers at a Ray of our own", 3, 3)
 
 
-# -- nodes that do not see the directory, and tasks that go wrong
+# -- nodes that cannot use the directory, and tasks that go wrong
 
 ODD = """
 import json, os, sys, time
