@@ -52,7 +52,7 @@ def headline(now: SweepView) -> tuple[str, str]:
 
 
 def picture(now: SweepView) -> Group:
-    """The whole table."""
+    """The table of a sweep, which `dcpg sweep status` prints too."""
     counts, steps = headline(now)
     parts: list[RenderableType] = [Text(counts, style="bold"), Text(steps)]
     running = [run for run in now.runs if run.status == "running"]

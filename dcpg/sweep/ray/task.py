@@ -3,7 +3,7 @@
 The driver keeps one file in the sweep's folder `nodes`. Its name holds a random nonce that every task is given. A node
 that finds the name sees the same directory as the driver; one with another directory at this path, or with an old copy,
 does not. That it may also write there is proved by taking the run's lock. The folder is listed, rather than the file
-asked for: network storage may remember for a while that a file is absent, but reads a folder anew when it is opened.
+asked for: network storage may remember for a while that a file is absent, but reads a folder again when it is opened.
 """
 
 from __future__ import annotations
