@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 import torch
 
+from dcpg.config.build import known_spaces
 from dcpg.config.schema import Config
 from dcpg.core.method import Method, Optimise, Tau
 from dcpg.core.networks import Network, is_image, stack_sizes
@@ -83,6 +84,12 @@ def needs_of(config: Config, spaces: Spaces) -> Needs:
         # a phase's first checkpoint is written before the last phase's is removed, so B may be there twice
         disk=CHECKPOINTS * (weights + moments) + 2 * (tau + buffer) + milestones * weights + config.rollouts * ROW,
     )
+
+
+def known_needs(config: Config) -> Needs | None:
+    """What a run may need, if that is known before its environments are made: on Procgen."""
+    spaces = known_spaces(config)
+    return needs_of(config, spaces) if spaces is not None else None
 
 
 def _step(config: Config, method: Method, line: Optimise, spaces: Spaces) -> float:

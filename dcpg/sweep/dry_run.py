@@ -17,7 +17,7 @@ from dcpg.runs.status import RunStatus
 from dcpg.settings import dotted
 from dcpg.sweep.directory import SweepDirectory
 from dcpg.sweep.index import Index
-from dcpg.sweep.local import Capacity, capacity, needs_of
+from dcpg.sweep.local import Capacity, capacity, run_needs
 from dcpg.sweep.plan import Job, Plan
 from dcpg.sweep.view import statuses, steps_of
 from dcpg.text import duration
@@ -80,7 +80,7 @@ def estimate_sweep(plan: Plan, root: Path) -> SweepEstimate:
     sizes = {_size(job.config): job.config for job in plan.jobs}
     try:
         fits = capacity(plan.jobs)
-        needs = {size: needs_of(config) for size, config in sizes.items()}
+        needs = {size: run_needs(config) for size, config in sizes.items()}
     except BadInput as error:
         return SweepEstimate(plan.jobs, found, failed, why_not=str(error))
     return SweepEstimate(

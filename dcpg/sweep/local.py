@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 import torch
 
-from dcpg.config.build import known_spaces
 from dcpg.config.resolve import available_cores
 from dcpg.config.schema import Config
 from dcpg.errors import BadInput
-from dcpg.machine.needs import Needs, free_memory, needs
+from dcpg.machine.needs import Needs, free_memory, known_needs
 from dcpg.sweep.attempt import Attempt, Outcome, could_not_run, not_started, run_attempt
 from dcpg.sweep.plan import Job, one_per_label
 
@@ -33,7 +32,7 @@ def capacity(jobs: Sequence[Job]) -> Capacity:
     """How many runs would fit if all were as large as the largest; at least one."""
     configs = [job.config for job in one_per_label(jobs).values()]
     threads = max(c.machine.threads for c in configs)
-    memory, free = max(needs_of(c).memory for c in configs), free_memory()
+    memory, free = max(run_needs(c).memory for c in configs), free_memory()
     limits = [
         (available_cores() // threads, f"{available_cores()} cores, {threads} per run"),
         (int(free // memory), f"{free / 1e9:.1f} GB of memory, at most {memory / 1e9:.1f} per run"),
@@ -52,11 +51,11 @@ def capacity(jobs: Sequence[Job]) -> Capacity:
     return Capacity(max(least, 1), reason, gpus)
 
 
-def needs_of(config: Config) -> Needs:
-    """What a run of a sweep may need; sweeps train on Procgen alone, whose sizes are known."""
-    spaces = known_spaces(config)
-    assert spaces is not None
-    return needs(config, spaces)
+def run_needs(config: Config) -> Needs:
+    """What one run of a sweep may need; a sweep trains on Procgen, whose sizes are known."""
+    needs = known_needs(config)
+    assert needs is not None
+    return needs
 
 
 def _visible_gpus() -> tuple[str, ...]:

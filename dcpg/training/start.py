@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dcpg.config.build import EnvMaker, known_spaces
+from dcpg.config.build import EnvMaker
 from dcpg.config.schema import OWN, Config
 from dcpg.config.written import read_written, to_write
 from dcpg.errors import BadInput
 from dcpg.machine.devices import device_of
-from dcpg.machine.needs import Needs, check_room, missing_room, needs_of
+from dcpg.machine.needs import check_room, known_needs, missing_room
 from dcpg.ranks import ALONE, Ranks
 from dcpg.storage.checkpoint import Damaged
 from dcpg.storage.rundir import RunDirectory
@@ -76,7 +76,7 @@ def resume(
     directory = RunDirectory(out, ranks.first)
     ranks.first_does(directory.lock.acquire)
     try:
-        needs = _known_needs(config)
+        needs = known_needs(config)
         trainer = Trainer(config, directory, maker, observer, ranks, fingerprint=written.fingerprint, needs=needs)
         missing = missing_room(trainer.needs, config, out)
         if missing:
@@ -95,7 +95,7 @@ def _trainer(
     config: Config, directory: RunDirectory, maker: EnvMaker | None, observer: RunObserver | None, ranks: Ranks
 ) -> Trainer:
     """A trainer that this machine has room for; the user's environment must be made before its sizes are known."""
-    needs = _known_needs(config)
+    needs = known_needs(config)
     if needs is not None:
         ranks.first_does(lambda: check_room(needs, config, directory.path))
     trainer = Trainer(config, directory, maker, observer, ranks, needs=needs)
@@ -107,11 +107,6 @@ def _trainer(
             raise
     _announce(trainer)
     return trainer
-
-
-def _known_needs(config: Config) -> Needs | None:
-    spaces = known_spaces(config)
-    return needs_of(config, spaces) if spaces is not None else None
 
 
 def _announce(trainer: Trainer) -> None:

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dcpg.config.build import known_spaces
 from dcpg.config.schema import Config
 from dcpg.errors import BadInput, DcpgError, OutOfMemory, StorageFailed
-from dcpg.machine.needs import needs
+from dcpg.sweep.local import run_needs
 from dcpg.runs.status import is_running
 from dcpg.sweep.attempt import Attempt, Outcome, not_started
 from dcpg.sweep.directory import SweepDirectory
@@ -159,13 +158,11 @@ def demand(config: Config) -> dict[str, float]:
     device = config.machine.device
     if device not in ("cpu", "cuda"):
         raise BadInput(f"machine.device is {device!r}, but Ray gives each run its GPU; use cuda.")
-    spaces = known_spaces(config)
-    assert spaces is not None  # a sweep trains on Procgen alone
     try:
-        memory = needs(config, spaces).memory
+        memory = run_needs(config).memory
     except BadInput:  # the nodes may have a GPU where the driver has none; without one a run needs more memory
         machine = dataclasses.replace(config.machine, device="cpu")
-        memory = needs(dataclasses.replace(config, machine=machine), spaces).memory
+        memory = run_needs(dataclasses.replace(config, machine=machine)).memory
     return {"num_cpus": config.machine.threads, "memory": int(memory), "num_gpus": int(device == "cuda")}
 
 
