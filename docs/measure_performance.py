@@ -14,8 +14,6 @@ from __future__ import annotations
 import argparse
 from statistics import median
 
-import torch
-
 from dcpg.config.build import known_spaces
 from dcpg.config.resolve import resolve
 from dcpg.core.stiffness import states_and_targets, stiffness
@@ -27,8 +25,8 @@ STATES = 1024  # of a sample; memory and time per state do not depend on their n
 PAPER_STATES = 16_384  # of a measurement in the paper
 RATE = 180.0  # GFLOP/s, to which milliseconds are scaled
 SETTINGS = (
-    {}, {"env.num_envs": 16}, {"env.num_envs": 128}, {"rollout_length": 64}, {"rollout_length": 512},
-    {"algorithm.N_pi": 8}, {"algorithm.N_pi": 128}, {"network.channels": [8, 16, 16]}, {"network.channels": [32, 64, 64]},
+    "env.num_envs=16", "env.num_envs=128", "rollout_length=64", "rollout_length=512", "algorithm.N_pi=8",
+    "algorithm.N_pi=128", "network.channels=8,16,16", "network.channels=32,64,64",
 )  # fmt: skip
 
 
@@ -62,7 +60,7 @@ def print_stiffness(preset: str) -> None:
 
 
 def print_discriminator(preset: str) -> None:
-    """The two methods differ in the discriminator alone; each counts at the speed that the machine had meanwhile."""
+    """The costs of the two methods in matrix multiplies, because the machine's speed differs between them."""
     methods = bench(("dcpg", "ddcpg"), preset, {}, memory=False)["methods"]
     dcpg, ddcpg = (methods[name]["ms_per_step"]["cycle"] * methods[name]["matmul_gflops"] for name in methods)
     print(f"\nddcpg costs {ddcpg / dcpg - 1:+.1%} over dcpg, at equal matrix-multiply rates")
@@ -72,15 +70,15 @@ def print_settings(preset: str) -> None:
     """One row for each change of a setting."""
     print(f"\nDCPG with one setting changed, at {RATE:.0f} GFLOP/s\n")
     print("| setting | ms per step | MFLOP per step | share of the rate | memory bound, GB |\n|---|---|---|---|---|")
-    for settings in SETTINGS:
+    for pair in ("", *SETTINGS):
+        settings = dict([pair.split("=")]) if pair else {}
         config = resolve("dcpg", GAME, preset=preset, settings=settings)
         spaces = known_spaces(config)
         assert spaces is not None
         found = bench(("dcpg",), preset, settings, memory=False)["methods"]["dcpg"]
         ms = found["ms_per_step"]["cycle"] * found["matmul_gflops"] / RATE
-        changed = ", ".join(f"`{name}={value}`" for name, value in settings.items()) or preset
         print(
-            f"| {changed} | {ms:.1f} | {found['mflop_per_step']:,.0f} | {found['ratio']['cycle']:.0%} | "
+            f"| `{pair or preset}` | {ms:.1f} | {found['mflop_per_step']:,.0f} | {found['ratio']['cycle']:.0%} | "
             f"{needs_of(config, spaces).memory / 1e9:.1f} |"
         )
 
@@ -89,9 +87,8 @@ FIGURES = {"stiffness": print_stiffness, "discriminator": print_discriminator, "
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("figures", nargs="*", default=list(FIGURES), help=", ".join(FIGURES))
+    parser.add_argument("figure", nargs="?", choices=FIGURES)
     parser.add_argument("--preset", default="paper")
     options = parser.parse_args()
-    torch.manual_seed(0)
-    for figure in options.figures:
+    for figure in [options.figure] if options.figure else FIGURES:
         FIGURES[figure](options.preset)
