@@ -7,6 +7,7 @@ import platform
 import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -181,7 +182,7 @@ def test_minibatches_of_b_have_their_true_size_when_a_rollout_is_not_whole_minib
 
 
 def test_the_script_beside_the_page_measures_stiffness() -> None:
-    script = runpy.run_path("docs/measure_performance.py")
+    script = runpy.run_path(str(Path(__file__).parents[2] / "docs/measure_performance.py"))
     passes, seconds = script["stiffness_cost"](Measurement(resolve("dcpg", bench.GAME, preset="tiny")))
     assert passes > 0
     assert seconds > 0
