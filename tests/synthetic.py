@@ -1,10 +1,10 @@
-"""Run directories made of seeded numbers, for tests of the report: nothing in them was ever trained."""
+"""Run directories made of random numbers, for tests of the report: nothing in them was ever trained."""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -12,17 +12,24 @@ from types import MappingProxyType
 from typing import Any
 
 from dcpg.config.resolve import resolve
-from dcpg.config.schema import SCHEMA, Config
+from dcpg.config.schema import Config
+from dcpg.config.written import to_write
 from dcpg.training.trainer import versions
 
 PAPER_STEPS = 24_985_600  # 1,525 rollouts of 64 x 256
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 Row = dict[str, Any]
+# a table of presets as a later release may have it
+LAPTOP_NOW = {"steps": 400_000, "rollout_length": 64, "algorithm.N_pi": 8, "network.channels": (4, 8)}
+TINY_SIZES: dict[str, Any] = {
+    "steps": 2048, "rollout_length": 16, "env.num_envs": 8, "env.frame_size": 32, "network.channels": (4, 8, 8),
+    "network.features": 32, "evaluation.episodes": 8, "evaluation.every": 16,
+}  # fmt: skip
 
 
 @dataclass
 class Run:
-    """What was written: the numbers as they were drawn."""
+    """A run directory and the numbers that were written to it."""
 
     path: Path
     method: str
@@ -31,7 +38,7 @@ class Run:
     rows: list[Row]
     metrics: list[Row] = field(default_factory=list)
     levels: int = 200
-    wrong: list[int] = field(default_factory=list)  # transitions with 0, 1, ... wrong actions believed
+    wrong: list[int] = field(default_factory=list)  # number of transitions with 0, 1, ... wrong actions believed
     raw: list[int] = field(default_factory=list)
 
     def column(self, name: str) -> list[tuple[int, float]]:
@@ -44,7 +51,7 @@ def written_versions() -> dict[str, str]:
 
 
 def configuration(method: str, game: str, seed: int, *, threads: int = 2, **more: Any) -> Config:
-    """As `resolve` gives it, on a machine with so many threads."""
+    """The configuration that `resolve` gives on a machine with this number of threads."""
     settings = {"machine.threads": threads} | dict(more.pop("settings", {}))
     return resolve(method, game, seed=seed, settings=settings, **more)
 
@@ -84,7 +91,9 @@ def stiffness_rows(config: Config, draw: random.Random, count: int = 3) -> list[
         row: Row = {
             "rollout": i,
             "steps": i * config.rollout_size,
-            "episodes": 4,
+            "episode_returns": [1.0, 2.5],
+            "episode_lengths": [20, 30],
+            "episode_levels": [3, 4],
             "reward_variance": draw.uniform(1, 2),
         }
         if i != 2:  # not every rollout is measured
@@ -106,10 +115,10 @@ def write(
     analyses: Mapping[str, Any] = NO_SETTINGS,
     **changed: Any,
 ) -> Path:
-    """The files of a run that the report reads, marked as what they are; `changed` goes into config.json."""
+    """Write the files that the report reads, marked as synthetic; `changed` goes into config.json."""
     path.mkdir(parents=True)
     (path / "SYNTHETIC").write_text("Made of seeded numbers by the tests; never trained.\n")
-    plain = {"schema": SCHEMA, **config.to_json(), "init": None, "versions": written_versions()} | changed
+    plain = to_write(config, None, written_versions()) | changed
     (path / "config.json").write_text(json.dumps(plain, indent=2) + "\n")
     (path / "eval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     if metrics:
@@ -121,7 +130,7 @@ def write(
 
 
 def ood_actions(run: Run, config: Config, steps: int) -> Row:
-    """analysis/ood-actions.json from transitions with 0, 1, ... wrong actions."""
+    """The contents of analysis/ood-actions.json, from the numbers of transitions with 0, 1, ... wrong actions."""
     found: Row = {"analysis": "ood-actions", "method": config.method, "game": config.game, "seed": config.seed}
     for prefix, counts in (("", run.wrong), ("raw_", run.raw)):
         total = sum(counts)
@@ -133,10 +142,53 @@ def ood_actions(run: Run, config: Config, steps: int) -> Row:
 
 
 def some(path: Path, method: str, game: str = "bigfish", seed: int = 0, *, level: float = 5.0, **more: Any) -> Run:
-    """One small finished run of the preset `tiny` (2,048 steps), or of whatever `more` says."""
+    """One small finished run of the preset `tiny` (2,048 steps), or as `more` says."""
     config = configuration(method, game, seed, **{"preset": "tiny", **more})
     draw = random.Random(f"{method} {game} {seed} {sorted(more.items())}")
     last = config.rollouts
     rows = rows_of(config, draw, rollouts=sorted({1, max(last // 2, 1), last}), level=level)
     write(path, config, rows)
     return Run(path, method, game, seed, rows)
+
+
+def few(root: Path, methods: tuple[str, ...] = ("ppo", "dcpg"), seeds: tuple[int, ...] = (0, 1, 2)) -> list[Run]:
+    """Small finished runs on two games."""
+    return [
+        some(root / f"{game}-{method}-{seed}", method, game, seed)
+        for method in methods for game in ("bigfish", "maze") for seed in seeds
+    ]  # fmt: skip
+
+
+def edit(name: str, change: Callable[[list[Row]], Any]) -> Callable[[Path], None]:
+    """A function that changes the rows of a file of a run; text that `change` returns is written as it is."""
+
+    def damage(run: Path) -> None:
+        rows = [json.loads(line) for line in (run / name).read_text().splitlines()]
+        text = change(rows)
+        (run / name).write_text(text if text is not None else "".join(json.dumps(row) + "\n" for row in rows))
+
+    return damage
+
+
+def configured(change: Callable[[Row], Any]) -> Callable[[Path], None]:
+    """A function that changes the config.json of a run."""
+
+    def damage(run: Path) -> None:
+        plain = json.loads((run / "config.json").read_text())
+        change(plain)
+        (run / "config.json").write_text(json.dumps(plain))
+
+    return damage
+
+
+def lines(rows: list[Row]) -> list[str]:
+    return [json.dumps(row) + "\n" for row in rows]
+
+
+def of_schema_5(path: Path, **more: Any) -> Path:
+    """A run of the preset `laptop` as the release before wrote it: without the values of its preset."""
+    some(path, "dcpg", preset="laptop", **more)
+    plain = json.loads((path / "config.json").read_text())
+    assert plain.pop("preset_values")
+    (path / "config.json").write_text(json.dumps(plain | {"schema": 5}))
+    return path

@@ -1,4 +1,4 @@
-"""The analyses of a run that is on disk: each gives plain data, which `dcpg analyse` shows and keeps."""
+"""The analyses of a run on disk: each returns plain data, which `dcpg analyse` shows and writes to the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dcpg.analysis.pictures import PICTURES
 from dcpg.analysis.sample import rollouts
 from dcpg.config.build import EnvMaker, make_levels, protocol_of
 from dcpg.config.schema import ANALYSES, OWN, Config
-from dcpg.config.written import from_json
+from dcpg.config.written import read_written
 from dcpg.core import evaluation
 from dcpg.core.evaluation import ROUND
 from dcpg.core.stiffness import parameters_of, states_and_targets, stiffness
@@ -24,15 +24,14 @@ from dcpg.core.wrong_actions import HEAD, believed_actions
 from dcpg.envs.procgen import ALL_LEVELS
 from dcpg.errors import BadInput, StorageFailed, unknown
 from dcpg.runs.agent import Agent, load
-from dcpg.runs.records import STIFFNESS, read_run, setting_of
+from dcpg.runs.records import STIFFNESS, read_run
 from dcpg.seeding import key
 from dcpg.storage.files import dump, write_atomic
+from dcpg.storage.rows import SPLITS
 from dcpg.storage.rundir import RunDirectory
 
-Said = Callable[[str], None]
-
-
-STATES, LEVELS, EPISODES = 16_384, 200, 1  # one rollout of the paper; its training levels; episodes on each
+Show = Callable[[str], None]
+STATES, LEVELS, EPISODES = 16_384, 200, 1  # one rollout of the paper; its training levels; episodes per level
 
 
 def analyse(
@@ -43,9 +42,9 @@ def analyse(
     episodes: int | None = None,
     at: int | None = None,
     maker: EnvMaker | None = None,
-    say: Said = lambda text: None,
+    show: Show = lambda text: None,
 ) -> dict[str, Any]:
-    """Analyse a run and keep the result; what means nothing to an analysis is refused."""
+    """Analyse a run and write the result below it; an option that an analysis does not use is refused."""
     if analysis not in ANALYSES:
         raise unknown("analysis", analysis, ANALYSES)
     given = {"states": states, "levels": levels, "episodes": episodes, "at": at}
@@ -56,7 +55,7 @@ def analyse(
         if value is not None and value < (0 if name == "at" else 1):
             raise BadInput(f"{name} must be at least 1; got {value}.")
     run = RunDirectory(directory)
-    config = from_json(run.read_config(), run.config)
+    config = read_written(run).config
     about: dict[str, Any] = {
         "analysis": analysis, "method": config.method, "game": config.game, "seed": config.seed
     }  # fmt: skip
@@ -66,41 +65,40 @@ def analyse(
         agent = load(directory, at, maker)
         about["steps"] = agent.steps
         if analysis == "levels":
-            result = about | levels_of(agent, levels or LEVELS, episodes or EPISODES, say)
+            result = about | levels_of(agent, levels or LEVELS, episodes or EPISODES, show)
         else:
             count = states or STATES
-            say(f"{count:,} states with the weights at {agent.steps:,} steps")
+            show(f"{count:,} states with the weights at {agent.steps:,} steps")
             measure = stiffness_of if analysis == "stiffness" else ood_actions_of
             result = about | measure(agent, run, count, maker)
-    keep(run, config, result, analysis if at is None else f"{analysis}-{at:012d}")
+    write_result(run, config, result, analysis if at is None else f"{analysis}-{at:012d}")
     return result
 
 
 def stiffness_of(agent: Agent, run: RunDirectory, states: int, maker: EnvMaker | None = None) -> dict[str, Any]:
-    """On fresh rollouts at the agent's parameters; what the run measured while it trained stands beside it."""
+    """Stiffness on fresh rollouts, and beside it what the run measured while training."""
     head = agent.method.advantages
     parts = [states_and_targets(tau, head) for tau in rollouts(agent, states, maker)]
     frames, returns = (torch.cat(part)[:states] for part in zip(*parts, strict=True))
     found = stiffness(agent.network, head, frames, returns, agent.config.machine.chunk)
     if found.states < 2:
         raise BadInput("No two states have a value gradient: there is nothing to compare.")
-    recorded = read_run(run.path)[0].stiffness
+    record = read_run(run.path)[0]
+    recorded = record.stiffness
     return {
         "stiffness": found.stiffness,
         "sign_free": found.sign_free,
         "sign_agreement": found.sign_agreement,
         "states": found.states,
         "parameters": sum(p.numel() for p in parameters_of(agent.network, head)),
-        "levels": setting_of(agent.config).level_count,
-        "recorded": {
-            name: [row[column] for row in recorded] for name, column in {"steps": "steps", **STIFFNESS}.items()
-        },
-        "recorded_mean": float(np.mean([row["stiffness"] for row in recorded])) if recorded else None,
+        "levels": record.setting.level_count,
+        "recorded": {name: [getattr(row, name) for row in recorded] for name in ("steps", *STIFFNESS)},
+        "recorded_mean": float(np.mean([row.stiffness for row in recorded])) if recorded else None,
     }
 
 
 def ood_actions_of(agent: Agent, run: RunDirectory, states: int, maker: EnvMaker | None = None) -> dict[str, Any]:
-    """On fresh rollouts on the training levels."""
+    """Wrong actions that the discriminator believes, on fresh rollouts on the training levels."""
     if HEAD not in agent.network.stands_on:
         raise BadInput(
             f"{agent.config.method} has no discriminator to ask; ood-actions is for ddcpg, dcpg+f, dcpg+i, dcpg+fi and "
@@ -127,19 +125,19 @@ def ood_actions_of(agent: Agent, run: RunDirectory, states: int, maker: EnvMaker
 
 def values_of(run: RunDirectory) -> dict[str, Any]:
     """Predicted and true value of initial states at every evaluation, with the paper's discount and the method's."""
-    rows = read_run(run.path)[0].evaluations
-    if not rows:
+    evaluations = read_run(run.path)[0].evaluations
+    if not evaluations:
         raise BadInput(f"{run.evaluations.path} has no evaluation yet.")
-    found: dict[str, Any] = {"steps": [row["steps"] for row in rows], "gamma": evaluation.PAPER_GAMMA}
-    for split in ("train", "test"):
-        if f"{split}_predicted_value" not in rows[-1]:
-            continue  # an environment of one's own without unseen levels
+    found: dict[str, Any] = {"steps": [e.steps for e in evaluations], "gamma": evaluation.PAPER_GAMMA}
+    for split in SPLITS:
+        episodes = [e.splits[split] for e in evaluations if split in e.splits]
+        if not episodes:
+            continue  # your own environment, without unseen levels
         columns = {
-            name: np.array([row[f"{split}_{column}"] for row in rows], float)
-            for name, column in (
-                ("predicted", "predicted_value"), ("true", "true_value"), ("true_own_gamma", "true_value_own_gamma"),
-            )
-        }  # fmt: skip
+            "predicted": np.array([e.predicted_value for e in episodes]),
+            "true": np.array([e.true_value for e in episodes]),
+            "true_own_gamma": np.array([e.true_value_own_gamma for e in episodes]),
+        }
         found[split] = {name: column.tolist() for name, column in columns.items()}
         for name in ("true", "true_own_gamma"):
             found[split][f"bias_{name}"] = (columns["predicted"] - columns[name]).tolist()
@@ -147,8 +145,8 @@ def values_of(run: RunDirectory) -> dict[str, Any]:
     return found
 
 
-def levels_of(agent: Agent, count: int, episodes: int, said: Said = lambda text: None) -> dict[str, Any]:
-    """The return on each of the training levels (at most `count`) and on as many levels that were never seen."""
+def levels_of(agent: Agent, count: int, episodes: int, show: Show = lambda text: None) -> dict[str, Any]:
+    """The return on each training level (at most `count`), and on equally many levels that were never seen."""
     c = agent.config
     if c.game.startswith(OWN):
         raise BadInput("Levels can be played one by one only on Procgen.")
@@ -158,7 +156,7 @@ def levels_of(agent: Agent, count: int, episodes: int, said: Said = lambda text:
     test = _drawn(rng, len(train), known)
     found: dict[str, Any] = {"episodes": episodes}
     for split, levels in (("train", train), ("test", test)):
-        said(f"{len(levels)} {'training' if split == 'train' else 'unseen'} levels")
+        show(f"{len(levels)} {SPLITS[split]}")
         returns = _play(agent, levels, episodes)
         found[split] = {
             "levels": levels,
@@ -171,7 +169,7 @@ def levels_of(agent: Agent, count: int, episodes: int, said: Said = lambda text:
 
 
 def _drawn(rng: np.random.Generator, count: int, known: Sequence[int]) -> list[int]:
-    """So many different levels that are not known."""
+    """Different levels that are not among the known ones."""
     if count > ALL_LEVELS - len(known):
         raise BadInput("Every level is a training level: there are none that were never seen.")
     found = set[int]()
@@ -183,7 +181,7 @@ def _drawn(rng: np.random.Generator, count: int, known: Sequence[int]) -> list[i
 
 
 def _play(agent: Agent, levels: Sequence[int], episodes: int) -> np.ndarray[Any, Any]:
-    """[levels, episodes]."""
+    """The return of each episode, [levels, episodes]."""
     c, protocol = agent.config, protocol_of(agent.config)
     columns = []
     for episode in range(episodes):
@@ -197,8 +195,8 @@ def _play(agent: Agent, levels: Sequence[int], episodes: int) -> np.ndarray[Any,
     return np.array(columns).T
 
 
-def keep(run: RunDirectory, config: Config, result: dict[str, Any], name: str) -> None:
-    """DIR/analysis/NAME.json and NAME.png; of weights on the way, NAME has their steps."""
+def write_result(run: RunDirectory, config: Config, result: dict[str, Any], name: str) -> None:
+    """Write DIR/analysis/NAME.json and NAME.png."""
     import matplotlib
 
     matplotlib.use("Agg")

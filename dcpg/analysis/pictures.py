@@ -1,21 +1,23 @@
-"""A picture of each analysis."""
+"""The pictures of the analyses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dcpg.config.build import make_levels
 from dcpg.config.schema import Config
+from dcpg.core.evaluation import ROUND
+from dcpg.envs.levels import EachOnce
 from dcpg.envs.procgen import Procgen
-
-SPLITS = (("train", "tab:blue", "training levels"), ("test", "tab:orange", "unseen levels"))
+from dcpg.runs.curves import COLOURS
+from dcpg.storage.rows import SPLITS
 
 
 def stiffness(result: dict[str, Any], config: Config) -> Any:
-    """Over training, where the run measured it; a bar each otherwise."""
+    """Stiffness over training if the run measured it, else one bar per measure."""
     figure, axes = _axes()
     names = {"stiffness": "stiffness", "sign_free": "sign-free", "sign_agreement": "sign agreement"}
     recorded = result["recorded"]
@@ -34,26 +36,25 @@ def stiffness(result: dict[str, Any], config: Config) -> Any:
 
 
 def values(result: dict[str, Any], config: Config) -> Any:
-    """Predicted against true, for both kinds of levels."""
+    """Predicted against true values, one panel per split."""
     import matplotlib.pyplot as plt
 
-    shown = [(split, colour, label) for split, colour, label in SPLITS if split in result]
+    shown = [split for split in SPLITS if split in result]
     figure, row = plt.subplots(1, len(shown), figsize=(5.5 * len(shown), 4), squeeze=False, constrained_layout=True)
-    for axes, (split, colour, label) in zip(row[0], shown, strict=True):
-        axes.plot(result["steps"], result[split]["true"], "-", color=colour, label="true")
-        axes.plot(result["steps"], result[split]["predicted"], "--", color=colour, label="predicted")
-        if result[split]["true"] != result[split]["true_own_gamma"]:
-            axes.plot(
-                result["steps"], result[split]["true_own_gamma"], ":", color=colour, label="true, the method's discount"
-            )
-        axes.set(ylabel="value of initial states", title=label)
+    for axes, split in zip(row[0], shown, strict=True):
+        steps, found, colour = result["steps"], result[split], COLOURS[split]
+        axes.plot(steps, found["true"], "-", color=colour, label="true")
+        axes.plot(steps, found["predicted"], "--", color=colour, label="predicted")
+        if found["true"] != found["true_own_gamma"]:
+            axes.plot(steps, found["true_own_gamma"], ":", color=colour, label="true, the method's discount")
+        axes.set(ylabel="value of initial states", title=SPLITS[split])
         _steps(axes)
         axes.legend(frameon=False)
     return figure
 
 
 def ood_actions(result: dict[str, Any], config: Config) -> Any:
-    """How many transitions have how many wrong actions that are believed."""
+    """The distribution of the number of wrong actions that are believed."""
     figure, axes = _axes()
     counts = np.array(result["counts"], float)
     axes.bar(np.arange(len(counts)), counts / counts.sum(), color="tab:blue")
@@ -74,19 +75,18 @@ def levels(result: dict[str, Any], config: Config) -> Any:
     halves: Any = figure.subfigures(2, 1, height_ratios=[2, 3])
     top, bottom = halves
     axes = top.subplots()
-    for split, colour, label in SPLITS:
-        ordered = np.sort(result[split]["returns"])
-        axes.plot(
-            np.linspace(0, 100, len(ordered)), ordered, color=colour, label=f"{label}: {result[split]['mean']:.2f}"
-        )
+    for split, name in SPLITS.items():
+        ordered, label = np.sort(result[split]["returns"]), f"{name}: {result[split]['mean']:.2f}"
+        axes.plot(np.linspace(0, 100, len(ordered)), ordered, color=COLOURS[split], label=label)
     axes.set(xlabel="levels, hardest to easiest (%)", ylabel="return", title=f"Gap {result['gap']:+.2f}")
     axes.legend(frameon=False)
     grid = bottom.subplots(2, max(2 * most, 1), squeeze=False)
-    for row, (split, _, label) in zip(grid, SPLITS, strict=True):
+    for row, (split, label) in zip(grid, SPLITS.items(), strict=True):
         hard, easy = hardest_and_easiest(result, split, most)
         chosen = [*hard, *easy[::-1]]
-        frames = first_frames(config, [result[split]["levels"][i] for i in chosen])
-        for place, frame, i in zip(row, frames, chosen, strict=False):  # of a single level neither end is shown
+        chosen_levels = [result[split]["levels"][i] for i in chosen]
+        frames = first_frames(config.game, config.env.mode, chosen_levels, high_resolution=True)
+        for place, frame, i in zip(row, frames, chosen, strict=False):  # a single level has no ends
             place.imshow(frame)
             place.set_title(f"{result[split]['levels'][i]}\n{result[split]['returns'][i]:g}", fontsize=8)
         row[0].set_ylabel(label, fontsize=8)
@@ -103,14 +103,14 @@ def hardest_and_easiest(result: dict[str, Any], split: str, most: int = 5) -> tu
     return order[:most].tolist(), order[::-1][:most].tolist()
 
 
-def first_frames(config: Config, levels: list[int]) -> Any:
-    """As people see them, uint8 [levels, 512, 512, 3]."""
-    if not levels:
-        return np.zeros((0, 512, 512, 3), np.uint8)
-    env = make_levels(config, levels, render=True)
-    assert isinstance(env, Procgen)
-    frames = env.high_resolution()
-    env.close()
+def first_frames(game: str, mode: str, levels: Sequence[int], high_resolution: bool = False) -> list[NDArray[np.uint8]]:
+    """The first frame of each level, uint8 [64, 64, 3], or [512, 512, 3] in high resolution."""
+    frames: list[NDArray[np.uint8]] = []
+    for start in range(0, len(levels), ROUND):
+        some = levels[start : start + ROUND]
+        env = Procgen(len(some), game, seed=0, mode=mode, levels=EachOnce(some), render=high_resolution)
+        frames += list(env.high_resolution() if high_resolution else env.observe()[0])
+        env.close()
     return frames
 
 

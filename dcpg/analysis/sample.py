@@ -15,13 +15,11 @@ from dcpg.core.targets import with_targets
 from dcpg.runs.agent import Agent
 from dcpg.seeding import generator
 
-STATES = 16_384  # of one rollout of the paper
-
 
 def rollouts(agent: Agent, states: int, maker: EnvMaker | None = None) -> Iterator[Rollout]:
-    """As many rollouts of the run's own length as hold so many states, with the targets of its method.
+    """Rollouts of the run's own length that hold at least `states` states, with the targets of its method.
 
-    Rewards are scaled with the run's own statistics, which go on from where they stood, in a copy.
+    Rewards are scaled with a copy of the run's own statistics, which continue from where the run left them.
     """
     c = agent.config
     env = splits(c, maker)["train"](c.env.num_envs, agent.k)

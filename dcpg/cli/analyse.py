@@ -1,4 +1,4 @@
-"""`dcpg analyse`."""
+"""The command `dcpg analyse`, and what it prints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dcpg.cli.options import At, Directory, Json, app
 
 
 class Analysis(StrEnum):
-    """What can be analysed."""
+    """The names of the analyses."""
 
     stiffness = "stiffness"
     values = "values"
@@ -25,39 +25,42 @@ def analyse(
     analysis: Annotated[Analysis, typer.Argument(metavar="ANALYSIS", help="stiffness, values, ood-actions or levels.")],
     directory: Directory,
     states: Annotated[
-        int | None, typer.Option(help="stiffness, ood-actions: states of fresh rollouts. (default: 16384)", min=2)
+        int | None,
+        typer.Option(help="stiffness, ood-actions: the number of states in fresh rollouts. (default: 16384)", min=2),
     ] = None,
     levels: Annotated[
         int | None,
         typer.Option(
-            help="levels: training levels at most, and as many unseen ones. (default: 200)", min=1, max=100_000
+            help="levels: the number of training levels, at most, and of unseen ones. (default: 200)",
+            min=1,
+            max=100_000,
         ),
     ] = None,
-    episodes: Annotated[int | None, typer.Option(help="levels: episodes on each level. (default: 1)", min=1)] = None,
+    episodes: Annotated[int | None, typer.Option(help="levels: episodes per level. (default: 1)", min=1)] = None,
     at: At = None,
     as_json: Json = False,
 ) -> None:
-    """Analyse what a run has learnt, as the paper does.
+    """Analyse what a run has learnt, as in the paper.
 
-    stiffness: does learning the value of one state help or hurt another's?
-    values: are predicted values true, on training and on unseen levels?
+    stiffness: does learning the value of one state help or hurt the value of another?
+    values: how far are predicted values from true ones, on training and on unseen levels?
     ood-actions: how many wrong actions does the discriminator believe?
-    levels: the return on every single level, the hardest and the easiest, and those that are never solved.
+    levels: the return on each level, the hardest and easiest levels, and those that are never solved.
 
-    The result is kept in DIR/analysis, as JSON and as a picture, where `dcpg report` finds it.
+    The result is written to DIR/analysis as JSON and as a picture; `dcpg report` uses it.
     """
     from dcpg.analysis.analyse import analyse as measure
 
-    def say(text: str) -> None:
+    def show(text: str) -> None:
         if not as_json:
             print(text)
 
-    result = measure(directory, analysis.value, states, levels, episodes, at, say=say)
+    result = measure(directory, analysis.value, states, levels, episodes, at, show=show)
     if as_json:
         print(json.dumps(result))
         return
     name = analysis.value if at is None else f"{analysis.value}-{at:012d}"
-    print("\n".join([*SHOWN[analysis](result), f"Kept: {directory / 'analysis' / name}.png"]))
+    print("\n".join([*LINES[analysis](result), f"Kept: {directory / 'analysis' / name}.png"]))
 
 
 def _stiffness(r: dict[str, Any]) -> list[str]:
@@ -72,8 +75,10 @@ def _stiffness(r: dict[str, Any]) -> list[str]:
 
 
 def _values(r: dict[str, Any]) -> list[str]:
+    from dcpg.storage.rows import SPLITS
+
     lines = [f"{'steps':>12s} {'levels':>7s} {'predicted':>10s} {'true':>8s} {'bias':>8s}   true, own discount"]
-    for split in ("train", "test"):
+    for split in SPLITS:
         if split not in r:
             continue
         v = r[split]
@@ -98,9 +103,10 @@ def _ood_actions(r: dict[str, Any]) -> list[str]:
 
 def _levels(r: dict[str, Any]) -> list[str]:
     from dcpg.analysis.pictures import hardest_and_easiest
+    from dcpg.storage.rows import SPLITS
 
     lines = []
-    for split, name in (("train", "training levels"), ("test", "unseen levels")):
+    for split, name in SPLITS.items():
         found = r[split]
         lines.append(
             f"{name:16s} {found['mean']:8.2f}   {len(found['levels'])} levels, {len(found['unsolved'])} without any "
@@ -112,7 +118,7 @@ def _levels(r: dict[str, Any]) -> list[str]:
     return [*lines, f"gap              {r['gap']:+8.2f}"]
 
 
-SHOWN = {
+LINES = {
     Analysis.stiffness: _stiffness, Analysis.values: _values, Analysis.ood_actions: _ood_actions,
     Analysis.levels: _levels,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live display on a terminal, plain lines elsewhere."""
+"""Displays of progress: redrawn in place on a terminal, plain lines elsewhere. What `dcpg train` shows of a run."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ import time
 from collections import deque
 from pathlib import Path
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from dcpg.config.build import known_spaces
 from dcpg.config.schema import Config
+from dcpg.machine import estimate
+from dcpg.machine.needs import Needs
 from dcpg.storage.rows import Evaluation, Metrics
 from dcpg.text import duration
+from dcpg.torchrun import processes
 
+REDRAW_SECONDS = 0.25  # at least, between two pictures on a terminal
+LINE_SECONDS = 30.0  # at least, between two lines elsewhere
 PHASES = {
     "collect": "sampling tau",
     "analyse": "analysis",
@@ -25,165 +31,141 @@ PHASES = {
 }
 
 
-class Tally:
-    """The figures that both displays show."""
-
-    def __init__(self) -> None:
-        self.returns: deque[float] = deque(maxlen=100)
-        self.last: Evaluation | None = None
-        self.started, self.start_steps, self.steps, self.total = time.monotonic(), 0, 0, 1
-
-    def begin(self, config: Config, rollouts_done: int) -> None:
-        """The run begins or goes on."""
-        self.start_steps = self.steps = rollouts_done * config.rollout_size
-        self.total = config.rollouts * config.rollout_size
-        self.started = time.monotonic()
-
-    def speed(self) -> float:
-        """Steps per second since the start, evaluations included."""
-        return (self.steps - self.start_steps) / max(time.monotonic() - self.started, 1e-9)
-
-    def left(self) -> str:
-        """Time left at this speed."""
-        speed = self.speed()
-        return duration((self.total - self.steps) / speed) if speed > 0 else "-"
-
-    def training_return(self) -> str:
-        """The mean of the last 100 training episodes."""
-        return f"{sum(self.returns) / len(self.returns):.2f}" if self.returns else "-"
-
-    def evaluated(self, split: str) -> str:
-        """The return of the last evaluation."""
-        found = self.last.splits.get(split) if self.last is not None else None
-        return f"{found.mean:.2f}" if found is not None else "-"
-
-    def bias(self) -> str:
-        """Predicted less true value at the initial states of training levels."""
-        found = self.last.splits.get("train") if self.last is not None else None
-        return f"{found.predicted_value - found.true_value:+.2f}" if found is not None else "-"
-
-
-class LiveDisplay:
-    """A bar and a small table that refresh themselves."""
+class Display:
+    """Shows something that changes. A subclass says what: a picture for terminals, and a line for other outputs."""
 
     def __init__(self, console: Console) -> None:
-        self.console, self.tally = console, Tally()
-        self.progress_bar = Progress(
+        self.console, self.on_terminal = console, console.is_terminal
+        self._live: Live | None = None
+        self._shown = time.monotonic()
+
+    def picture(self) -> RenderableType:
+        raise NotImplementedError
+
+    def line(self) -> str:
+        raise NotImplementedError
+
+    def open(self, title: str) -> None:
+        """Print the title and begin to show what changes."""
+        self.message(title, "bold" if self.on_terminal else "")
+        if self.on_terminal:
+            self._live = Live(self.picture(), console=self.console, auto_refresh=False, transient=False)
+            self._live.start()
+
+    def refresh(self, force: bool = False) -> None:
+        """Show the picture or the line again, unless the last one is too recent."""
+        if not force and time.monotonic() - self._shown <= (REDRAW_SECONDS if self.on_terminal else LINE_SECONDS):
+            return
+        self._shown = time.monotonic()
+        if not self.on_terminal:
+            self.message(self.line())
+        elif self._live is not None:
+            self._live.update(self.picture(), refresh=True)
+
+    def message(self, text: str, style: str = "") -> None:
+        """Print a sentence, on a terminal above the picture."""
+        self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=not self.on_terminal)
+
+    def close(self) -> None:
+        """Leave the last picture on the terminal."""
+        if self._live is not None:
+            self.refresh(force=True)
+            self._live.stop()
+            self._live = None
+
+
+class RunDisplay(Display):
+    """The progress of one run."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self.bar = Progress(
             TextColumn("{task.description:16s}"),
             BarColumn(bar_width=None),
             TextColumn("{task.completed:,.0f} / {task.total:,.0f} steps"),
         )
-        self._live: Live | None = None
-        self._drawn, self._place = 0.0, ""
+        self.returns: deque[float] = deque(maxlen=100)
+        self.last: Evaluation | None = None
+        self.started, self.start_steps, self.steps, self.total = time.monotonic(), 0, 0, 1
+        self.phase, self.place = "starting", ""
+
+    def announce(self, config: Config, needs: Needs, rollouts: int) -> None:
+        """Say what the next rollouts will take, before they start."""
+        spaces = known_spaces(config)
+        if spaces is None or rollouts == 0:
+            return
+        self.message(f"This run needs {needs.sentence()}.")
+        steps, seconds = rollouts * config.rollout_size, estimate.training(config, spaces, rollouts) / processes()
+        self.message(
+            f"{steps:,} steps ({rollouts} rollouts of {config.rollout_size}) on this machine: about "
+            f"{duration(seconds)}."
+        )
+        if seconds > 86400 and config.preset == "paper":
+            self.message("For a result in minutes: --preset laptop. This run can be stopped and resumed at any time.")
 
     def start(self, config: Config, directory: Path, rollouts_done: int) -> None:
-        """The run begins or goes on."""
-        self.tally.begin(config, rollouts_done)
-        self.console.print(
-            f"{config.method} on {config.game}, seed {config.seed}, in {directory}", style="bold", markup=False
-        )
-        self.task = self.progress_bar.add_task("starting", total=self.tally.total, completed=self.tally.steps)
-        self._live = Live(self._picture(), console=self.console, auto_refresh=False, transient=False)
-        self._live.start()
+        self.start_steps = self.steps = rollouts_done * config.rollout_size
+        self.total, self.started = config.rollouts * config.rollout_size, time.monotonic()
+        self.task = self.bar.add_task(self.phase, total=self.total, completed=self.steps)
+        steps = "" if self.on_terminal else f"{self.total:,} steps, "  # the bar has them on a terminal
+        self.open(f"{config.method} on {config.game}, seed {config.seed}, {steps}in {directory}")
 
-    def _picture(self) -> Group:
-        t = self.tally
-        table = Table(box=None, padding=(0, 2, 0, 0), show_header=True, header_style="dim")
+    def progress(self, phase: str, place: str) -> None:
+        self.phase, self.place = PHASES[phase], place
+        self.refresh()
+
+    def row(self, row: Metrics, steps_per_s: float) -> None:
+        self.returns.extend(row.episode_returns)
+        self.steps = row.steps
+        self.refresh()
+
+    def evaluation(self, row: Evaluation) -> None:
+        self.last = row
+        if not self.on_terminal:
+            self.phase, self.place = "evaluated", ""
+        self.refresh(force=not self.on_terminal)
+
+    def warn(self, message: str) -> None:
+        self.message(message if self.on_terminal else f"warning: {message}", "yellow" if self.on_terminal else "")
+
+    def picture(self) -> Group:
+        self.bar.update(self.task, description=self.phase, completed=self.steps)
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
         names = ["steps/s", "time left", "training return (last 100)", "train levels", "unseen levels", "value bias"]
         for name in names:
             table.add_column(name, justify="right")
-        table.add_row(
-            f"{t.speed():,.0f}",
-            t.left(),
-            t.training_return(),
-            t.evaluated("train"),
-            t.evaluated("test"),
-            t.bias(),
-        )
-        return Group(self.progress_bar, Text(self._place, style="dim"), table)
+        table.add_row(f"{self._speed():,.0f}", self._time_left(), *self._returns(), self._bias())
+        return Group(self.bar, Text(self.place, style="dim"), table)
 
-    def _draw(self, force: bool = False) -> None:
-        if self._live is not None and (force or time.monotonic() - self._drawn > 0.25):
-            self._live.update(self._picture(), refresh=True)
-            self._drawn = time.monotonic()
-
-    def progress(self, phase: str, place: str) -> None:
-        """A little further."""
-        self.progress_bar.update(self.task, description=PHASES[phase])
-        self._place = place
-        self._draw()
-
-    def row(self, row: Metrics, steps_per_s: float) -> None:
-        """A rollout is done."""
-        self.tally.returns.extend(row.episode_returns)
-        self.tally.steps = row.steps
-        self.progress_bar.update(self.task, completed=row.steps)
-        self._draw()
-
-    def evaluation(self, row: Evaluation) -> None:
-        """An evaluation is done."""
-        self.tally.last = row
-        self._draw()
-
-    def warn(self, message: str) -> None:
-        """Above the bar."""
-        self.console.print(message, style="yellow", markup=False, highlight=False)
-
-    def close(self) -> None:
-        """Leave the last picture standing."""
-        if self._live is not None:
-            self._draw(force=True)
-            self._live.stop()
-
-
-class PlainDisplay:
-    """A line an evaluation, and one every half minute."""
-
-    def __init__(self, console: Console) -> None:
-        self.console, self.tally = console, Tally()
-        self._said = time.monotonic()
-
-    def _say(self, text: str) -> None:
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    def start(self, config: Config, directory: Path, rollouts_done: int) -> None:
-        """The run begins or goes on."""
-        self.tally.begin(config, rollouts_done)
-        self._say(f"{config.method} on {config.game}, seed {config.seed}, {self.tally.total:,} steps, in {directory}")
-
-    def progress(self, phase: str, place: str) -> None:
-        """A line now and then."""
-        if time.monotonic() - self._said > 30:
-            self._line(f"{PHASES[phase]} {place}".strip())
-
-    def _line(self, what: str) -> None:
-        t = self.tally
-        self._said = time.monotonic()
-        self._say(
-            f"{t.steps:>10,} / {t.total:,} steps  {t.speed():6.0f} steps/s  {t.left():>8s} left  {what:16s} "
-            f"training return {t.training_return()}  train levels {t.evaluated('train')}  "
-            f"unseen levels {t.evaluated('test')}  value bias {t.bias()}"
+    def line(self) -> str:
+        training, train, test = self._returns()
+        return (
+            f"{self.steps:>10,} / {self.total:,} steps  {self._speed():6.0f} steps/s  {self._time_left():>8s} left  "
+            f"{f'{self.phase} {self.place}'.strip():16s} training return {training}  train levels {train}  "
+            f"unseen levels {test}  value bias {self._bias()}"
         )
 
-    def row(self, row: Metrics, steps_per_s: float) -> None:
-        """A rollout is done."""
-        self.tally.returns.extend(row.episode_returns)
-        self.tally.steps = row.steps
+    def _speed(self) -> float:
+        """Steps per second since the start, evaluations included."""
+        return (self.steps - self.start_steps) / max(time.monotonic() - self.started, 1e-9)
 
-    def evaluation(self, row: Evaluation) -> None:
-        """An evaluation is done."""
-        self.tally.last = row
-        self._line("evaluated")
+    def _time_left(self) -> str:
+        speed = self._speed()
+        return duration((self.total - self.steps) / speed) if speed > 0 else "-"
 
-    def warn(self, message: str) -> None:
-        """A line."""
-        self._say(f"warning: {message}")
+    def _returns(self) -> tuple[str, str, str]:
+        """The mean of the last 100 training episodes, and of the last evaluation on training and on unseen levels."""
+        training = f"{sum(self.returns) / len(self.returns):.2f}" if self.returns else "-"
+        splits = self.last.splits if self.last is not None else {}
+        train, test = (f"{splits[name].mean:.2f}" if name in splits else "-" for name in ("train", "test"))
+        return training, train, test
 
-    def close(self) -> None:
-        """Nothing."""
+    def _bias(self) -> str:
+        """Predicted minus true value at the initial states of training levels."""
+        found = self.last.splits.get("train") if self.last is not None else None
+        return f"{found.predicted_value - found.true_value:+.2f}" if found is not None else "-"
 
 
-def display() -> LiveDisplay | PlainDisplay:
-    """What suits the output."""
-    console = Console()
-    return LiveDisplay(console) if console.is_terminal else PlainDisplay(console)
+def display() -> RunDisplay:
+    """The display of a run on standard output."""
+    return RunDisplay(Console())

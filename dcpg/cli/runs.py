@@ -1,4 +1,4 @@
-"""Commands that look at runs."""
+"""`dcpg eval`, `dcpg record` and `dcpg export`: commands for a trained agent."""
 
 from __future__ import annotations
 
@@ -15,42 +15,41 @@ from dcpg.cli.options import At, Directory, Json, app
 def evaluate(
     directory: Directory,
     levels: Annotated[
-        str, typer.Option(help="train, test (unseen), or levels such as 0-19 or 3,17,120-122, each exactly once.")
+        str,
+        typer.Option(help="train, test (unseen), or level seeds such as 0-19 or 3,17,120-122, each played once."),
     ] = "test",
     episodes: Annotated[
-        int | None, typer.Option(help="Episodes for train and test. (default: the run's, 100)", min=1)
+        int | None, typer.Option(help="Number of episodes for train and test. (default: as in the run, 100)", min=1)
     ] = None,
     greedy: Annotated[bool, typer.Option("--greedy", help="Take the most likely action instead of sampling.")] = False,
     at: At = None,
     as_json: Json = False,
 ) -> None:
-    """Play a run's agent: returns, and predicted against true value at initial states.
+    """Evaluate a run's agent: its return, and the predicted and true value of initial states.
 
     On a finished run, train and test repeat its last evaluation exactly.
     """
     from dcpg.machine.estimate import playing
     from dcpg.runs.agent import load
-    from dcpg.runs.evaluate import evaluate_agent, level_range
+    from dcpg.runs.evaluate import evaluate_agent, half_width, level_range
+    from dcpg.storage.rows import SPLITS
     from dcpg.text import duration
 
     agent = load(directory, at)
     if not as_json:
-        known = levels in ("train", "test")
-        count = (episodes or agent.config.evaluation.episodes) if known else len(level_range(levels))
+        given = levels not in SPLITS
+        count = len(level_range(levels)) if given else episodes or agent.config.evaluation.episodes
         print(f"{count} episodes on this machine: about {duration(playing(agent.actor, agent.shape, count))}.")
     result = evaluate_agent(agent, levels, episodes, greedy)
     if as_json:
         print(json.dumps(result))
         return
-    import statistics
-
     returns = result["returns"]
-    spread = 1.96 * statistics.stdev(returns) / len(returns) ** 0.5 if len(returns) > 1 else 0.0
     print(f"{levels} levels, {len(returns)} episodes, weights at {result['steps']:,} steps")
-    print(f"  return           {result['return']:8.2f} +- {spread:.2f} (95% of the mean)")
+    print(f"  return           {result['return']:8.2f} +- {half_width(returns):.2f} (95% of the mean)")
     print(f"  predicted value  {result['predicted_value']:8.2f}")
     print(f"  true value       {result['true_value']:8.2f}")
-    if levels not in ("train", "test"):
+    if levels not in SPLITS:
         for level, value in zip(result["level_seeds"], returns, strict=True):
             print(f"  level {level:10d}  {value:8.2f}")
 
@@ -59,15 +58,15 @@ def evaluate(
 def record(
     directory: Directory,
     levels: Annotated[
-        str, typer.Option(help="train or test (unseen), four of them; or up to nine such as 3,17,120-122.")
+        str, typer.Option(help="train or test (unseen): four levels; or up to nine level seeds such as 3,17,120-122.")
     ] = "test",
     at: At = None,
     out: Annotated[Path | None, typer.Option(help="FILE.mp4 or FILE.gif. (default: DIR/replay.mp4)")] = None,
 ) -> None:
-    """Make a video of a run's agent, up to nine levels side by side.
+    """Record a video of a run's agent on up to nine levels side by side.
 
-    Beside each game stand the return so far, the value estimate V(s) with its curve (in normalised rewards, as it was
-    trained), and the policy with the action that was taken.
+    Beside each game, the video shows the return so far, the value estimate V(s) and its curve (in normalised rewards,
+    as in training), and the policy with the action that was taken.
     """
     from dcpg.machine.estimate import playing
     from dcpg.runs import video
@@ -94,7 +93,7 @@ def export(
 ) -> None:
     """Export a run's agent as a folder to publish: weights, configuration, model card and a video.
 
-    The layout is Hugging Face's. `dcpg eval`, `dcpg record` and `dcpg.load` open the folder as they open a run.
+    The layout is that of Hugging Face. `dcpg eval`, `dcpg record` and `dcpg.load` read the folder like a run.
     """
     import shlex
 

@@ -1,4 +1,4 @@
-"""`dcpg sweep`."""
+"""The command `dcpg sweep`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class EngineName(StrEnum):
-    """Who carries out the runs."""
+    """The engines that carry out runs."""
 
     local = "local"
     ray = "ray"
@@ -33,30 +33,32 @@ def sweep(
         list[str],
         typer.Argument(
             metavar="FILE.toml|NAME | status DIR",
-            help="A sweep's file, or table1, ablations, regularisation, stiffness, laptop; or `status` and a "
-            "sweep's directory.",
+            help="The file of a sweep, or one of table1, ablations, regularisation, stiffness, laptop; or `status` and "
+            "the directory of a sweep.",
         ),
     ],
     engine: Annotated[
-        EngineName, typer.Option(help="local: this machine, no server. ray: a Ray cluster.")
+        EngineName, typer.Option(help="local: on this machine, without a server. ray: on a Ray cluster.")
     ] = EngineName.local,
     address: Annotated[
-        str | None, typer.Option(help="--engine ray: a cluster that is there already. (default: one on this machine)")
+        str | None,
+        typer.Option(help="With --engine ray: the address of an existing cluster. (default: start one here)"),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Where it is written. (default: sweeps/NAME)")] = None,
+    out: Annotated[Path | None, typer.Option(help="The directory of the sweep. (default: sweeps/NAME)")] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what it would take and what is there already.")
+        bool, typer.Option("--dry-run", help="Only print what the sweep would take, and what exists already.")
     ] = False,
     settings: Set = None,
-    retry: Annotated[bool, typer.Option("--retry", help="Also try runs again that were given up.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Also retry the runs that were given up.")] = False,
     as_json: Json = False,
 ) -> None:
     """Train many runs: methods x games x seeds x settings, from a small file.
 
-    Can be stopped (Ctrl-C), killed and started again at any time: finished runs are never run again, others go on
-    exactly where they were. A run that fails three times without progress is given up, and the rest goes on.
+    A sweep can be stopped (Ctrl-C), killed and started again at any time: finished runs are never repeated, and the
+    others continue exactly where they were. A run that fails three times without progress is given up; the rest
+    continues.
 
-    Example:  dcpg sweep laptop      then, meanwhile or afterwards:  dcpg sweep status sweeps/laptop
+    Example:  dcpg sweep laptop      and meanwhile or afterwards:  dcpg sweep status sweeps/laptop
     """
     if processes() > 1:
         raise BadInput("A sweep starts its own processes; start it without torchrun.")
@@ -71,28 +73,30 @@ def sweep(
         raise BadInput("--json goes with `dcpg sweep status DIR`.")
     if address is not None and engine is not EngineName.ray:
         raise BadInput("--address goes with --engine ray.")
-    from dcpg.cli.sweep_display import table
-    from dcpg.sweep import dry_run as cost
+    from rich.console import Console
+
+    from dcpg.cli.sweep_display import SweepDisplay
     from dcpg.sweep.driver import Driver
+    from dcpg.sweep.dry_run import describe, estimate_sweep
     from dcpg.sweep.plan import read
 
     plan = read(given[0], parse_settings(settings))
     root = out if out is not None else Path("sweeps") / plan.name
     if dry_run:
-        for line in cost.lines(plan, root, cost.cost(plan, root)):
+        for line in describe(plan, root, estimate_sweep(plan, root)):
             print(line)
         return
     words = ["dcpg", "sweep", given[0], *(["--engine", engine.value] if engine is not EngineName.local else [])]
     words += [word for pair in settings or [] for word in ("--set", pair)]
     words += [*(["--address", address] if address is not None else []), *(["--out", str(out)] if out else [])]
-    driver = Driver(plan, root, table())
-    now = driver.run(_maker(engine, root, address), shlex.join(words), retry)
+    driver = Driver(plan, root, SweepDisplay(Console()))
+    now = driver.run(_engine_factory(engine, root, address), shlex.join(words), retry)
     print(f"All {len(now.runs)} runs are done, in {root}.")
     print(f"Next: dcpg report {shlex.quote(str(root))}")
 
 
-def _maker(engine: EngineName, root: Path, address: str | None) -> Callable[[Sequence[Job]], Engine]:
-    """How the engine is made, once it is known what is to do."""
+def _engine_factory(engine: EngineName, root: Path, address: str | None) -> Callable[[Sequence[Job]], Engine]:
+    """The driver makes the engine itself, once it knows which runs are left."""
     if engine is EngineName.local:
         from dcpg.sweep.local import LocalEngine
 
@@ -103,13 +107,13 @@ def _maker(engine: EngineName, root: Path, address: str | None) -> Callable[[Seq
 
 
 def status(directory: Path, as_json: bool) -> None:
-    """Where a sweep stands."""
+    """Print how far a sweep has come."""
     from rich.console import Console
 
     from dcpg.cli.sweep_display import picture
-    from dcpg.sweep.view import from_directory
+    from dcpg.sweep.view import view_directory
 
-    plan, now = from_directory(directory)
+    plan, now = view_directory(directory)
     if as_json:
         print(json.dumps(now.to_json()))
         return

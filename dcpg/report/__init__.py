@@ -1,1 +1,1 @@
-"""From runs to the paper's tables and figures, and a page."""
+"""The paper's tables and figures, and a web page, from runs."""

@@ -1,4 +1,4 @@
-"""The runs of one comparison, by method, game and seed: finals, curves, and which runs are lacking."""
+"""The runs of one comparison by method, game and seed: final returns and learning curves."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dcpg.envs.procgen import GAMES
 from dcpg.methods import METHODS
-from dcpg.report import paper
 from dcpg.report.statistics import RANGES, Scores
 from dcpg.runs.records import Problem, Record, Setting
 
 Array = NDArray[Any]
-
-
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A quantity over training: the mean over seeds at each evaluation, its deviation, and how many seeds it is of."""
+    """A quantity over training: mean, standard deviation and number of seeds at each evaluation."""
 
     steps: Array  # [points]
     mean: Array  # [points]
@@ -32,8 +30,8 @@ class Curve:
     seeds: Array  # [points]
 
 
-class Board:
-    """Runs of one setting. Finals are of finished runs only; curves are of all."""
+class Comparison:
+    """Runs of one setting. Final returns are of finished runs only; curves are of all runs."""
 
     def __init__(
         self, records: list[Record], setting: Setting, ranges: Mapping[str, tuple[float, float]] = RANGES
@@ -53,9 +51,9 @@ class Board:
 
     @cached_property
     def games(self) -> list[str]:
-        """Games that have a run, in the paper's order; one's own come last."""
+        """Games that have a run, in the paper's order; your own environments come last."""
         found = {record.config.game for record in self.records}
-        return sorted(found, key=lambda g: (paper.GAMES.index(g) if g in paper.GAMES else len(paper.GAMES), g))
+        return sorted(found, key=lambda g: (GAMES.index(g) if g in GAMES else len(GAMES), g))
 
     @cached_property
     def _by_cell(self) -> dict[tuple[str, str], list[Record]]:
@@ -65,21 +63,20 @@ class Board:
         return cells
 
     def once(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """What several tables and figures share, computed once: a resampling takes a second."""
+        """Compute what several tables and figures share only once: a bootstrap takes a second."""
         if key not in self._memo:
             self._memo[key] = compute()
         found: T = self._memo[key]
         return found
 
     def runs(self, label: str, game: str) -> list[Record]:
-        """In the order of their seeds."""
+        """The runs of a method on a game, ordered by seed."""
         return self._by_cell.get((label, game), [])
 
     def finals(self, label: str, game: str, split: str) -> Array:
         """The final returns of the finished runs, [seeds]."""
-        key = f"{split}_return"
-        found = [r.evaluations[-1][key] for r in self.runs(label, game) if r.finished and key in r.evaluations[-1]]
-        return np.array(found, float)
+        last = [r.evaluations[-1].splits for r in self.runs(label, game) if r.finished]
+        return np.array([splits[split].mean for splits in last if split in splits], float)
 
     def scores(self, label: str, split: str, games: list[str] | None = None) -> Scores:
         """Game -> final returns, for the games that have a finished run."""
@@ -87,10 +84,11 @@ class Board:
         return {game: values for game, values in found.items() if len(values)}
 
     def fair(self, labels: list[str], split: str, games: list[str]) -> tuple[list[str], list[str], list[str]]:
-        """Methods and games of a fair comparison, and who is left out of it.
+        """Methods and games of a fair comparison, and the methods that are left out of it.
 
-        The games are those of `games` on which more than half of the methods have finished; a method that lacks one of
-        them is left out, so that a first run of one more method does not take the others' games away.
+        The games are those of `games` on which more than half of the methods have finished. A method without a
+        finished run on one of them is left out, so that the first run of one more method does not take games away
+        from the others.
         """
         finished = {label: {g for g in games if len(self.finals(label, g, split))} for label in labels}
         finished = {label: done for label, done in finished.items() if done}
@@ -98,22 +96,23 @@ class Board:
         kept = [label for label, done in finished.items() if shared and set(shared) <= done]
         return kept, shared if kept else [], [label for label in finished if label not in kept]
 
-    def curve(self, label: str, game: str, column: str) -> Curve | None:
-        """A column of eval.jsonl over training."""
+    def curve(self, label: str, game: str, split: str, quantity: str = "mean") -> Curve | None:
+        """A quantity of evaluations (a field of `Split`) over training."""
 
         def compute() -> Curve | None:
             points: dict[int, list[float]] = {}
             for record in self.runs(label, game):
-                for row in record.evaluations:
-                    if column in row:
-                        points.setdefault(row["steps"], []).append(row[column])
+                for evaluation in record.evaluations:
+                    if split in evaluation.splits:
+                        value = getattr(evaluation.splits[split], quantity)
+                        points.setdefault(evaluation.steps, []).append(value)
             return curve_of(points)
 
-        return self.once(("curve", label, game, column), compute)
+        return self.once(("curve", label, game, split, quantity), compute)
 
 
 def curve_of(points: dict[int, list[float]]) -> Curve | None:
-    """From step -> one value a seed."""
+    """A curve from a mapping of steps to one value per seed."""
     if not points:
         return None
     steps = sorted(points)
@@ -126,11 +125,13 @@ def curve_of(points: dict[int, list[float]]) -> Curve | None:
     )
 
 
-def choose(records: list[Record], problems: list[Problem], ranges: Mapping[str, tuple[float, float]] = RANGES) -> Board:
-    """The setting that most runs have (of equals, the longer one); runs of others are noted."""
+def compare(
+    records: list[Record], problems: list[Problem], ranges: Mapping[str, tuple[float, float]] = RANGES
+) -> Comparison:
+    """The runs of the setting that most runs have (of equals, the longer one); other runs are noted as problems."""
     counts = Counter(record.setting for record in records if record.evaluations)
     if not counts:
-        return Board([], records[0].setting, ranges)
+        return Comparison([], records[0].setting, ranges)
     setting = max(counts, key=lambda s: (counts[s], s.steps))
     for other, count in counts.items():
         if other != setting:
@@ -145,17 +146,17 @@ def choose(records: list[Record], problems: list[Problem], ranges: Mapping[str, 
     for record in records:
         if not record.evaluations:
             problems.append(Problem(record.path, "no evaluation yet"))
-    return Board(records, setting, ranges)
+    return Comparison(records, setting, ranges)
 
 
 def _difference(one: Setting, other: Setting) -> str:
-    """What the sentence about a setting does not say."""
+    """The differing settings that `Setting.sentence` does not show."""
     usual = dict((*other.levels, *other.rest))
-    told = ("levels.count",) if one.level_count == other.level_count else ("levels.count", "levels.seeds")
+    shown = ("levels.count",) if one.level_count == other.level_count else ("levels.count", "levels.seeds")
     found = [
         f"{name}={_short(value)}"
         for name, value in (*one.levels, *one.rest)
-        if usual.get(name) != value and name not in told
+        if usual.get(name) != value and name not in shown
     ]
     return f" ({', '.join(found)})" if found else ""
 
@@ -165,11 +166,14 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-Key = tuple[int, tuple[Any, ...]]  # what must be equal besides the number of levels: steps, sizes, where levels begin
+Key = tuple[int, tuple[Any, ...]]  # what must be equal besides the number of levels: steps, sizes, the first level
 
 
-class Stiff:
-    """The finished runs of the setting that covers the most numbers of levels (of equals, the longer one)."""
+class StiffnessRuns:
+    """Finished runs with stiffness measurements, all of one setting but for the number of training levels.
+
+    The setting is the one that covers the most numbers of levels (of equals, the longer one).
+    """
 
     def __init__(self, records: list[Record], problems: list[Problem] | None = None) -> None:
         groups: dict[Key, list[Record]] = defaultdict(list)
@@ -187,16 +191,15 @@ class Stiff:
             text = f"{len(left)} measured runs, this one first, are not in Figures 2 and 7: of another length or size"
             problems.append(Problem(left[0].path, text))
 
-    def curve(self, label: str, game: str, column: str = "stiffness") -> Curve | None:
-        """Number of levels -> the mean over a run's measurements, over seeds."""
+    def curve(self, label: str, game: str, quantity: str = "stiffness") -> Curve | None:
+        """Number of levels -> the mean of a field of a run's measurements, over seeds."""
         points: dict[int, list[float]] = {}
         for record in self.records:
             if (record.label, record.config.game) == (label, game):
-                mean = float(np.mean([row[column] for row in record.stiffness]))
+                mean = float(np.mean([getattr(measured, quantity) for measured in record.stiffness]))
                 points.setdefault(record.setting.level_count, []).append(mean)
         return curve_of(points)
 
     def sentence(self) -> str:
-        """For a title."""
         seeds = len({r.config.seed for r in self.records})
         return f"{seeds} {'seed' if seeds == 1 else 'seeds'}, {self.steps:,} steps"

@@ -1,4 +1,4 @@
-"""The paper's figures from the user's runs, drawn with matplotlib."""
+"""The paper's figures from your runs, drawn with matplotlib."""
 
 from __future__ import annotations
 
@@ -10,36 +10,24 @@ from typing import Any
 
 import numpy as np
 
+from dcpg.envs.procgen import GAMES
 from dcpg.report import paper
-from dcpg.report.comparison import Board, Curve, Stiff
-from dcpg.report.paper import GAMES, game_title, method_title
-from dcpg.report.scores import LEVELS, aggregates, improvement, papers_aggregate, profiles, sample_efficiency
+from dcpg.report.comparison import Comparison, Curve, StiffnessRuns
+from dcpg.report.paper import game_title, method_title
+from dcpg.report.scores import aggregates, improvement, papers_aggregate, profiles, sample_efficiency
 from dcpg.report.statistics import Interval
+from dcpg.storage.rows import SPLITS
+
+Names = tuple[str, ...]
 
 FOUR = ("bigfish", "chaser", "climber", "starpilot")  # Figure 2
-
-
 FOUR_OTHERS = ("bigfish", "chaser", "climber", "dodgeball")  # Figures 4 and 6
-
-
 SIX = ("bigfish", "chaser", "climber", "dodgeball", "miner", "starpilot")  # Figure 5
-
-
 FIVE_METHODS = ("ppo", "daac", "ppg", "dcpg", "ddcpg")
-
-
 DELAY = ("ppg", "separate-dcpg", "dcpg")
-
-
 REGULARISED = ("ppg", "ppg+dr", "ppg+ar")
-
-
 AGGREGATED = ("ppo", "ppg", "dcpg", "ddcpg")
-
-
 VARIANTS = ("#005f73", "#9b2226", "#6a4c93", "#bb3e03", "#386641", "#7f4f24", "#3a0ca3", "#b5179e")
-
-
 COLOURS = {
     "ppo": "#7f7f7f", "ucb-drac": "#a5a61f", "plr": "#e377c2", "daac": "#9467bd", "idaac": "#b08bd0", "ppg": "#2ca02c",
     "ppg+dr": "#17a2b0", "ppg+ar": "#6fbf5f", "dppg": "#8c564b", "dcpg": "#1f77b4", "separate-dcpg": "#6ea8d8",
@@ -48,77 +36,77 @@ COLOURS = {
 
 
 def colour(label: str) -> str:
-    """A method's, the same in every figure; a variant has one of its own."""
+    """The colour of a method, the same in every figure; variants have other colours."""
     return COLOURS.get(label) or VARIANTS[zlib.crc32(label.encode()) % len(VARIANTS)]
 
 
-def _curves(board: Board, *, title: str, games: tuple[str, ...], methods: tuple[str, ...], split: str) -> Any | None:
-    """Returns over training, a panel a game; bands are the deviation over seeds."""
-    shown = [g for g in games if any(board.curve(m, g, f"{split}_return") for m in methods)]
+def _curves(comparison: Comparison, *, title: str, games: Names, methods: Names, split: str) -> Any | None:
+    """Returns over training, one panel per game; bands are the standard deviation over seeds."""
+    shown = [g for g in games if any(comparison.curve(m, g, split) for m in methods)]
     if not shown:
         return None
-    figure, panels = _panels(len(shown), f"{title}: return on {LEVELS[split]}, {_seeds(board, methods)}")
+    figure, panels = _panels(len(shown), f"{title}: return on {SPLITS[split]}, {_seeds(comparison, methods)}")
     for axes, game in zip(panels, shown, strict=False):
         for label in methods:
-            _band(axes, board.curve(label, game, f"{split}_return"), colour(label), method_title(label))
+            _band(axes, comparison.curve(label, game, split), colour(label), method_title(label))
             printed = paper.printed().get((split, "return", game, label))
-            if printed and board.setting.is_paper_size:
+            if printed and comparison.setting.is_paper_size:
                 axes.plot([paper.STEPS], [printed.mean], "*", color=colour(label), markersize=8, label="the paper")
         axes.set_title(game_title(game), fontsize=9)
     _legend(figure, panels)
     return figure
 
 
-def _both(board: Board, *, title: str, game: str, methods: tuple[str, ...], with_values: tuple[str, ...]) -> Any | None:
+def _both(comparison: Comparison, *, title: str, game: str, methods: Names, with_values: Names) -> Any | None:
     """Figure 3: returns on training and on unseen levels, and the values of regularised critics, on one game."""
-    have = [m for m in methods if board.curve(m, game, "train_return")]
-    valued = [m for m in with_values if board.curve(m, game, "train_true_value")]
-    if not have:
+    drawn = [m for m in methods if comparison.curve(m, game, "train")]
+    valued = [m for m in with_values if comparison.curve(m, game, "train", "true_value")]
+    if not drawn:
         return None
-    figure, panels = _panels(2 + len(valued), f"{title}: {game_title(game)}, {_seeds(board, methods)}")
-    for axes, (split, name) in zip(panels, LEVELS.items(), strict=False):
-        for label in have:
-            _band(axes, board.curve(label, game, f"{split}_return"), colour(label), method_title(label))
+    figure, panels = _panels(2 + len(valued), f"{title}: {game_title(game)}, {_seeds(comparison, methods)}")
+    for axes, (split, name) in zip(panels, SPLITS.items(), strict=False):
+        for label in drawn:
+            _band(axes, comparison.curve(label, game, split), colour(label), method_title(label))
         axes.set_title(f"(a) return on {name}", fontsize=9)
     for axes, label in zip(panels[2:], valued, strict=False):
-        _true_and_predicted(axes, board, label, game)
+        _true_and_predicted(axes, comparison, label, game)
         axes.set_title(f"(b) {method_title(label)}", fontsize=9)
     _legend(figure, panels)
     return figure
 
 
-def _values(board: Board, *, title: str, games: tuple[str, ...], method: str) -> Any | None:
-    """True and predicted value of the initial states of training levels."""
-    shown = [g for g in games if board.curve(method, g, "train_true_value")]
+def _values(comparison: Comparison, *, title: str, games: Names, method: str) -> Any | None:
+    """True and predicted values of the initial states of training levels."""
+    shown = [g for g in games if comparison.curve(method, g, "train", "true_value")]
     if not shown:
         return None
-    heading = f"{title}: true and predicted values of {method_title(method)}, {_seeds(board, (method,))}"
+    heading = f"{title}: true and predicted values of {method_title(method)}, {_seeds(comparison, (method,))}"
     figure, panels = _panels(len(shown), heading)
     for axes, game in zip(panels, shown, strict=False):
-        _true_and_predicted(axes, board, method, game)
+        _true_and_predicted(axes, comparison, method, game)
         axes.set_title(game_title(game), fontsize=9)
     _legend(figure, panels)
     return figure
 
 
-def _true_and_predicted(axes: Any, board: Board, label: str, game: str) -> None:
-    true = board.curve(label, game, "train_true_value")
-    own = board.curve(label, game, "train_true_value_own_gamma")
+def _true_and_predicted(axes: Any, comparison: Comparison, label: str, game: str) -> None:
+    true = comparison.curve(label, game, "train", "true_value")
+    own = comparison.curve(label, game, "train", "true_value_own_gamma")
     _band(axes, true, colour(label), "true", "-")
-    _band(axes, board.curve(label, game, "train_predicted_value"), colour(label), "predicted", "--")
+    _band(axes, comparison.curve(label, game, "train", "predicted_value"), colour(label), "predicted", "--")
     if true is not None and own is not None and not np.array_equal(true.mean, own.mean):
         _band(axes, own, colour(label), "true, the method's own discount", ":")
 
 
-def _stiffness(stiff: Stiff, *, title: str, games: tuple[str, ...]) -> Any | None:
+def _stiffness(measured: StiffnessRuns, *, title: str, games: Names) -> Any | None:
     """Mean stiffness over training against the number of training levels."""
-    shown = [g for g in games if any(stiff.curve(m, g) for m in ("ppg", "dcpg"))]
+    shown = [g for g in games if any(measured.curve(m, g) for m in ("ppg", "dcpg"))]
     if not shown:
         return None
-    figure, panels = _panels(len(shown), f"{title}: value stiffness, {stiff.sentence()}")
+    figure, panels = _panels(len(shown), f"{title}: value stiffness, {measured.sentence()}")
     for axes, game in zip(panels, shown, strict=False):
         for label in ("ppg", "dcpg"):
-            _band(axes, stiff.curve(label, game), colour(label), method_title(label))
+            _band(axes, measured.curve(label, game), colour(label), method_title(label))
         axes.set_xscale("log")
         axes.set_xlabel("training levels", fontsize=8)
         axes.set_title(game_title(game), fontsize=9)
@@ -126,9 +114,9 @@ def _stiffness(stiff: Stiff, *, title: str, games: tuple[str, ...]) -> Any | Non
     return figure
 
 
-def _aggregates(board: Board, *, title: str, methods: tuple[str, ...]) -> Any | None:
+def _aggregates(comparison: Comparison, *, title: str, methods: Names) -> Any | None:
     """Figure 15: median, IQM and mean of min-max normalised returns on unseen levels, with 95% intervals."""
-    found, games, _ = aggregates(board, list(methods))
+    found, games, _ = aggregates(comparison, list(methods))
     if not found:
         return None
     import matplotlib.pyplot as plt
@@ -138,21 +126,21 @@ def _aggregates(board: Board, *, title: str, methods: tuple[str, ...]) -> Any | 
     for axes, (metric, name) in zip(row, metrics.items(), strict=True):
         for place, (label, values) in enumerate(found.items()):
             _bar(axes, place, values[metric], colour(label))
-            printed = papers_aggregate(board, label, metric, games)
-            if printed is not None and board.setting.is_paper_size:
+            printed = papers_aggregate(comparison, label, metric, games)
+            if printed is not None and comparison.setting.is_paper_size:
                 axes.plot([printed], [place], "*", color="black", markersize=7)
         axes.set_title(name, fontsize=10)
         axes.set_yticks(range(len(found)), [method_title(label) for label in found])
     row[0].invert_yaxis()
     figure.suptitle(
-        f"{title}: min-max normalised return on unseen levels, {_finals(board, list(found), games)}", fontsize=10
+        f"{title}: min-max normalised return on unseen levels, {_finals(comparison, list(found), games)}", fontsize=10
     )
     return figure
 
 
-def _improvement(board: Board, *, title: str, methods: tuple[str, ...], over: str) -> Any | None:
+def _improvement(comparison: Comparison, *, title: str, methods: Names, over: str) -> Any | None:
     """Figure 16: the chance that a run of one method beats a run of another."""
-    found = {label: chance for label in methods if (chance := improvement(board, label, over))}
+    found = {label: chance for label in methods if (chance := improvement(comparison, label, over))}
     if not found:
         return None
     import matplotlib.pyplot as plt
@@ -164,13 +152,13 @@ def _improvement(board: Board, *, title: str, methods: tuple[str, ...], over: st
     axes.invert_yaxis()
     axes.axvline(0.5, color="0.5", linestyle="--", linewidth=0.8)
     axes.set(xlabel=f"P(better than {method_title(over)}) on unseen levels", xlim=(0, 1))
-    figure.suptitle(f"{title}: probability of improvement, {_finals(board, [*found, over])}", fontsize=10)
+    figure.suptitle(f"{title}: probability of improvement, {_finals(comparison, [*found, over])}", fontsize=10)
     return figure
 
 
-def _profiles(board: Board) -> Any | None:
-    """Performance profiles of all methods; not in the paper, as rliable recommends."""
-    taus, found = profiles(board, board.labels)
+def _profiles(comparison: Comparison) -> Any | None:
+    """Performance profiles of all methods: not in the paper, but recommended by rliable."""
+    taus, found = profiles(comparison, comparison.labels)
     if not found:
         return None
     import matplotlib.pyplot as plt
@@ -181,13 +169,13 @@ def _profiles(board: Board) -> Any | None:
         axes.fill_between(taus, band.low, band.high, color=colour(label), alpha=0.15, linewidth=0)
     axes.set(xlabel="min-max normalised return on unseen levels", ylabel="share of runs above it", ylim=(0, 1.02))
     axes.legend(frameon=False, fontsize=8)
-    figure.suptitle(f"Performance profiles, {_finals(board, list(found))}", fontsize=10)
+    figure.suptitle(f"Performance profiles, {_finals(comparison, list(found))}", fontsize=10)
     return figure
 
 
-def _efficiency(board: Board) -> Any | None:
-    """IQM of min-max normalised returns over training; not in the paper, as rliable recommends."""
-    found = sample_efficiency(board, board.labels)
+def _efficiency(comparison: Comparison) -> Any | None:
+    """IQM of min-max normalised returns over training: not in the paper, but recommended by rliable."""
+    found = sample_efficiency(comparison, comparison.labels)
     if not found:
         return None
     import matplotlib.pyplot as plt
@@ -199,22 +187,24 @@ def _efficiency(board: Board) -> Any | None:
     axes.set(ylabel="IQM of min-max normalised returns, unseen levels")
     _step_axis(axes)
     axes.legend(frameon=False, fontsize=8)
-    figure.suptitle(f"Sample efficiency, {_finals(board, list(found))}", fontsize=10)
+    figure.suptitle(f"Sample efficiency, {_finals(comparison, list(found))}", fontsize=10)
     return figure
 
 
-def _seeds(board: Board, methods: tuple[str, ...]) -> str:
-    """Of the runs whose curves are drawn, the unfinished ones included."""
-    runs = [board.runs(m, g) for m in methods for g in board.games]
+def _seeds(comparison: Comparison, methods: Names) -> str:
+    """How many seeds the curves are of, unfinished runs included."""
+    runs = [comparison.runs(m, g) for m in methods for g in comparison.games]
     unfinished = sum(not r.finished for cell in runs for r in cell)
     rest = f", {unfinished} unfinished" if unfinished else ""
-    return f"{_count({len(cell) for cell in runs})}, {board.setting.steps:,} steps{rest}"
+    return f"{_count({len(cell) for cell in runs})}, {comparison.setting.steps:,} steps{rest}"
 
 
-def _finals(board: Board, labels: list[str], games: list[str] | None = None) -> str:
-    """Of the finished runs that a score is of."""
-    counts = {len(board.finals(m, g, "test")) for m in labels for g in (board.games if games is None else games)}
-    return f"{_count(counts)}, {board.setting.steps:,} steps"
+def _finals(comparison: Comparison, labels: list[str], games: list[str] | None = None) -> str:
+    """How many seeds the scores are of: finished runs only."""
+    counts = {
+        len(comparison.finals(m, g, "test")) for m in labels for g in (comparison.games if games is None else games)
+    }
+    return f"{_count(counts)}, {comparison.setting.steps:,} steps"
 
 
 def _count(counts: set[int]) -> str:
@@ -276,7 +266,7 @@ def _legend(figure: Any, panels: list[Any]) -> None:
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=6, frameon=False, fontsize=8)
 
 
-FIGURES: dict[str, Callable[[Board], Any | None]] = {
+FIGURES: dict[str, Callable[[Comparison], Any | None]] = {
     "figure3": partial(_both, title="Figure 3", game="bigfish", methods=REGULARISED, with_values=("ppg+dr", "ppg+ar")),
     "figure4": partial(_values, title="Figure 4", games=FOUR_OTHERS, method="dcpg"),
     "figure5": partial(_curves, title="Figure 5", games=SIX, methods=FIVE_METHODS, split="test"),
@@ -293,9 +283,7 @@ FIGURES: dict[str, Callable[[Board], Any | None]] = {
     "profiles": _profiles,
     "sample-efficiency": _efficiency,
 }
-
-
-STIFFNESS_FIGURES: dict[str, Callable[[Stiff], Any | None]] = {
+STIFFNESS_FIGURES: dict[str, Callable[[StiffnessRuns], Any | None]] = {
     "figure2": partial(_stiffness, title="Figure 2", games=FOUR),
     "figure7": partial(_stiffness, title="Figure 7", games=GAMES),
 }

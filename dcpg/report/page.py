@@ -1,4 +1,4 @@
-"""The page: one file that needs nothing else, with its data, its charts' library and its styles inside."""
+"""The page: a single file with its data, its chart library and its styles inside."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 
 
 def page(data: dict[str, Any]) -> str:
-    """The page that shows `data`."""
+    """The page as HTML."""
     from plotly.offline import get_plotlyjs
 
     plain = json.dumps(data, allow_nan=False)
-    stamp = {"made": time.strftime("%Y-%m-%d %H:%M", time.localtime()), "version": version_of(data)}
+    made = {"made": time.strftime("%Y-%m-%d %H:%M", time.localtime()), "version": version_of(data)}
     parts = {
         "STYLE": asset("page.css"),
         "PLOTLY": get_plotlyjs(),
         "SCRIPT": asset("page.js"),
         # a closing tag inside the data would end the element that carries it
         "DATA": plain.replace("<", "\\u003c"),
-        "STAMP": json.dumps(stamp),
+        "MADE": json.dumps(made),
     }
     pieces = asset("page.html").split("{{")
     found = [pieces[0]]
@@ -32,10 +32,10 @@ def page(data: dict[str, Any]) -> str:
 
 
 def version_of(data: dict[str, Any]) -> str:
-    """Changes whenever what is shown does."""
+    """A hash that changes whenever the page would show something else."""
     return hashlib.sha256(json.dumps(data).encode()).hexdigest()[:16]
 
 
 def asset(name: str) -> str:
-    """A part of the page as it lies in the package."""
+    """A file of the package that is a part of the page."""
     return (resources.files("dcpg.report") / "assets" / name).read_text(encoding="utf-8")

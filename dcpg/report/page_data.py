@@ -1,4 +1,4 @@
-"""Everything that the page shows, as plain data."""
+"""Everything that the page shows, as plain data for JSON."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from dcpg.config.command import written
+from dcpg.config.command import written as as_text
 from dcpg.config.explain import explain
 from dcpg.report import paper
-from dcpg.report.comparison import Board, Curve, Stiff
+from dcpg.report.comparison import Comparison, Curve, StiffnessRuns
 from dcpg.report.figures import colour
 from dcpg.report.level_map import level_map
 from dcpg.report.missing import Missing
@@ -30,72 +30,69 @@ from dcpg.report.tables import Table
 from dcpg.runs.records import STIFFNESS, Problem, Record, papers_setting
 from dcpg.settings import dotted
 from dcpg.storage.files import read_regular
+from dcpg.storage.rows import SPLITS
 
-COLUMNS = {
-    "train": "train_return", "test": "test_return", "predicted_train": "train_predicted_value",
-    "true_train": "train_true_value", "own_train": "train_true_value_own_gamma",
-    "predicted_test": "test_predicted_value", "true_test": "test_true_value", "own_test": "test_true_value_own_gamma",
+CURVES = {  # name on the page -> split, field of `Split`
+    "train": ("train", "mean"), "test": ("test", "mean"),
+    "predicted_train": ("train", "predicted_value"), "true_train": ("train", "true_value"),
+    "own_train": ("train", "true_value_own_gamma"), "predicted_test": ("test", "predicted_value"),
+    "true_test": ("test", "true_value"), "own_test": ("test", "true_value_own_gamma"),
 }  # fmt: skip
-
-
-POINTS = 200  # of one run's stiffness over training
-
-
+POINTS = 200  # at most, of one run's stiffness over training
 VIDEO_BYTES = 24_000_000  # of all videos of a page together
 
 
 def page_data(
     records: list[Record],
-    board: Board,
-    stiff: Stiff,
+    comparison: Comparison,
+    measured: StiffnessRuns,
     tables: list[Table],
     figures: list[str],
-    lacking: list[Missing],
+    missing: list[Missing],
     problems: list[Problem],
 ) -> dict[str, Any]:
-    """As JSON will have it."""
-    finished = sum(record.finished for record in board.records)
-    videos = _videos(board, problems)
+    """The contents of report.json, and of the page."""
+    labels, games = comparison.labels, comparison.games
+    finished = sum(record.finished for record in comparison.records)
+    videos = _videos(comparison, problems)
     return {
-        "setting": board.setting.sentence(),
-        "paper_size": board.setting.is_paper_size,
-        "runs": {"finished": finished, "unfinished": len(board.records) - finished, "problems": len(problems)},
-        "methods": [{"label": m, "title": method_title(m), "colour": colour(m)} for m in board.labels],
-        "games": [{"id": game, "title": game_title(game)} for game in board.games],
-        "headline": _headline(board),
-        "curves": [c for game in board.games for label in board.labels if (c := _curves(board, label, game))],
-        "gaps": _gaps(board),
-        "improvement": _improvement(board),
-        "profiles": _profiles(board),
-        "efficiency": {
-            label: _band(steps, band) for label, (steps, band) in sample_efficiency(board, board.labels).items()
-        },
-        "stiffness": _stiffness(board, stiff),
-        "levels": {game: found for game in board.games if (found := level_map(board, game))},
+        "setting": comparison.setting.sentence(),
+        "paper_size": comparison.setting.is_paper_size,
+        "runs": {"finished": finished, "unfinished": len(comparison.records) - finished, "problems": len(problems)},
+        "methods": [{"label": m, "title": method_title(m), "colour": colour(m)} for m in labels],
+        "games": [{"id": game, "title": game_title(game)} for game in games],
+        "headline": _headline(comparison),
+        "curves": [c for game in games for label in labels if (c := _curves(comparison, label, game))],
+        "gaps": _gaps(comparison),
+        "improvement": _improvement(comparison),
+        "profiles": _profiles(comparison),
+        "efficiency": {m: _band(steps, band) for m, (steps, band) in sample_efficiency(comparison, labels).items()},
+        "stiffness": _stiffness(comparison, measured),
+        "levels": {game: found for game in games if (found := level_map(comparison, game))},
         "yardstick": _yardstick(records),
         "tables": [_table(table) for table in tables],
         "figures": figures,
         "videos": videos,
-        "algorithms": {label: explain(_first(board, label).config) for label in board.labels},
-        "configuration": _configuration(board),
-        "versions": _versions(board),
-        "list": [_run(record) for record in board.records],
-        "missing": [{"what": entry.what, "commands": entry.commands} for entry in lacking],
+        "algorithms": {label: explain(_first(comparison, label).config) for label in labels},
+        "configuration": _configuration(comparison),
+        "versions": _versions(comparison),
+        "list": [_run(record) for record in comparison.records],
+        "missing": [{"what": entry.what, "commands": entry.commands} for entry in missing],
         "problems": [{"where": str(problem.path), "what": problem.text} for problem in problems],
     }
 
 
-def _profiles(board: Board) -> dict[str, Any]:
-    taus, bands = profiles(board, board.labels)
+def _profiles(comparison: Comparison) -> dict[str, Any]:
+    taus, bands = profiles(comparison, comparison.labels)
     return {label: _band(taus, band) for label, band in bands.items()}
 
 
-def _finished(board: Board) -> list[str]:
-    return [label for label in board.labels if board.scores(label, "test")]
+def _finished(comparison: Comparison) -> list[str]:
+    return [label for label in comparison.labels if comparison.scores(label, "test")]
 
 
-def _first(board: Board, label: str) -> Record:
-    return next(record for record in board.records if record.label == label)
+def _first(comparison: Comparison, label: str) -> Record:
+    return next(record for record in comparison.records if record.label == label)
 
 
 def _interval(found: Interval) -> dict[str, float]:
@@ -106,11 +103,11 @@ def _band(x: Any, band: Band) -> dict[str, list[float]]:
     return {"x": list(map(float, x)), "y": band.value.tolist(), "low": band.low.tolist(), "high": band.high.tolist()}
 
 
-def _headline(board: Board) -> dict[str, Any]:
-    labels = _finished(board)
+def _headline(comparison: Comparison) -> dict[str, Any]:
+    labels = _finished(comparison)
     found: dict[str, Any] = {"methods": labels, "notes": {}, "normalised": {}}
-    for split in ("test", "train"):
-        normalised = normalised_scores(board, labels, split)
+    for split in reversed(SPLITS):
+        normalised = normalised_scores(comparison, labels, split)
         found["notes"][split] = normalised.notes
         found["normalised"][split] = {
             m: {
@@ -120,9 +117,12 @@ def _headline(board: Board) -> dict[str, Any]:
             }
             for m, s in normalised.scores.items()
         }
-    metrics, games, left = aggregates(board, labels)
+    metrics, games, left = aggregates(comparison, labels)
     found["minmax"] = {
-        m: {name: {**_interval(v), "paper": papers_aggregate(board, m, name, games)} for name, v in of_method.items()}
+        m: {
+            name: {**_interval(v), "paper": papers_aggregate(comparison, m, name, games)}
+            for name, v in of_method.items()
+        }
         for m, of_method in metrics.items()
     }
     found["shared"] = [f"Over {named(games)}."] if games else []
@@ -131,8 +131,8 @@ def _headline(board: Board) -> dict[str, Any]:
     return found
 
 
-def _curves(board: Board, label: str, game: str) -> dict[str, Any] | None:
-    found = {name: c for name, column in COLUMNS.items() if (c := board.curve(label, game, column)) is not None}
+def _curves(comparison: Comparison, label: str, game: str) -> dict[str, Any] | None:
+    found = {name: c for name, which in CURVES.items() if (c := comparison.curve(label, game, *which)) is not None}
     if not found:
         return None
     first = found["train"]
@@ -146,12 +146,12 @@ def _mean_std(curve: Curve) -> dict[str, list[float]]:
     return {"mean": curve.mean.tolist(), "std": curve.std.tolist()}
 
 
-def _gaps(board: Board) -> list[dict[str, Any]]:
-    """Return on training levels less return on unseen ones, of finished runs."""
+def _gaps(comparison: Comparison) -> list[dict[str, Any]]:
+    """The return on training levels minus that on unseen ones, of finished runs."""
     rows = []
-    for game in board.games:
-        for label in board.labels:
-            train, test = (board.finals(label, game, split) for split in ("train", "test"))
+    for game in comparison.games:
+        for label in comparison.labels:
+            train, test = (comparison.finals(label, game, split) for split in SPLITS)
             if len(test) and len(train) == len(test):
                 gaps = train - test
                 spread = float(gaps.std(ddof=1)) if len(gaps) > 1 else 0.0
@@ -161,50 +161,50 @@ def _gaps(board: Board) -> list[dict[str, Any]]:
     return rows
 
 
-def _improvement(board: Board) -> list[dict[str, Any]]:
-    labels = _finished(board)
+def _improvement(comparison: Comparison) -> list[dict[str, Any]]:
+    labels = _finished(comparison)
     found = []
     for x in labels:
         for y in labels:
-            if x != y and (chance := improvement(board, x, y)):
+            if x != y and (chance := improvement(comparison, x, y)):
                 found.append({"label": x, "over": y, **_interval(chance)})
     return found
 
 
-def _stiffness(board: Board, stiff: Stiff) -> dict[str, Any]:
+def _stiffness(comparison: Comparison, measured: StiffnessRuns) -> dict[str, Any]:
     training = []
-    for record in board.records:
+    for record in comparison.records:
         if record.stiffness:
             rows = record.stiffness[:: -(-len(record.stiffness) // POINTS)]
             about = {"label": record.label, "game": record.config.game, "seed": record.config.seed}
-            columns = {name: [row[column] for row in rows] for name, column in STIFFNESS.items()}
-            training.append(about | {"steps": [row["steps"] for row in rows]} | columns)
-    cells = sorted({(r.config.game, r.label) for r in stiff.records})
+            columns = {name: [getattr(row, name) for row in rows] for name in ("steps", *STIFFNESS)}
+            training.append(about | columns)
+    cells = sorted({(r.config.game, r.label) for r in measured.records})
     levels = []
     for game, label in cells:
-        curves = {name: stiff.curve(label, game, column) for name, column in STIFFNESS.items()}
+        curves = {name: measured.curve(label, game, name) for name in STIFFNESS}
         if (first := curves["stiffness"]) is not None and len(first.steps) > 1:
             about = {"label": label, "title": method_title(label), "colour": colour(label), "game": game}
             shown = {name: _mean_std(c) for name, c in curves.items() if c is not None}
             levels.append(about | {"x": first.steps.tolist()} | shown)
-    return {"training": training, "levels": levels, "sentence": stiff.sentence() if stiff.records else ""}
+    return {"training": training, "levels": levels, "sentence": measured.sentence() if measured.records else ""}
 
 
 def _yardstick(records: list[Record]) -> list[dict[str, Any]]:
-    """PPO runs of the paper's sizes, however long, against published PPO returns."""
+    """PPO runs of the paper's sizes and of any length, against published PPO returns."""
     rows = []
     for record in records:
         band = paper.ppo_band().get(record.config.game)
         if record.label != "ppo" or band is None or not record.evaluations or not _paper_sizes(record):
             continue
-        steps = [row["steps"] for row in record.evaluations]
+        steps = [evaluation.steps for evaluation in record.evaluations]
         points = []
         for at, train, test in zip(band["steps"], band["train"], band["test"], strict=True):
             if at > max(steps) or at < min(steps):
                 continue
             own = {
-                s: float(np.interp(at, steps, [r[f"{s}_return"] for r in record.evaluations]))
-                for s in ("train", "test")
+                split: float(np.interp(at, steps, [e.splits[split].mean for e in record.evaluations]))
+                for split in SPLITS
             }
             points.append({"steps": int(at), "published": {"train": float(train), "test": float(test)}, "own": own})
         if points:
@@ -226,52 +226,57 @@ def _table(table: Table) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _videos(board: Board, problems: list[Problem]) -> list[dict[str, str]]:
-    """One a game, of the method with the best return on unseen levels that has one."""
-    found, room = [], VIDEO_BYTES
-    for game in board.games:
-        having = [r for r in board.records if r.config.game == game and (r.path / "replay.mp4").exists()]
-        for record in sorted(having, key=lambda r: -float(r.evaluations[-1].get("test_return", 0))):
+def _videos(comparison: Comparison, problems: list[Problem]) -> list[dict[str, str]]:
+    """One video per game: of the run with the best return on unseen levels that has one."""
+    found, bytes_left = [], VIDEO_BYTES
+    for game in comparison.games:
+        having = [r for r in comparison.records if r.config.game == game and (r.path / "replay.mp4").exists()]
+        for record in sorted(having, key=lambda r: -(_last(r, "test") or 0.0)):
             try:
-                data = read_regular(record.path / "replay.mp4", room)
+                data = read_regular(record.path / "replay.mp4", bytes_left)
             except OSError as error:
                 problems.append(Problem(record.path, f"replay.mp4 is not shown: {error.strerror}"))
                 continue
-            room -= len(data)
+            bytes_left -= len(data)
             source = "data:video/mp4;base64," + base64.b64encode(data).decode()
             found.append({"game": game_title(game), "label": record.label, "name": record.name, "source": source})
             break
     return found
 
 
-def _configuration(board: Board) -> list[dict[str, Any]]:
-    """Every setting: one value if all runs have it, else those of each method."""
+def _configuration(comparison: Comparison) -> list[dict[str, Any]]:
+    """Every setting: one value if all runs share it, else the values of each method."""
     rows: dict[str, dict[str, set[str]]] = {}
-    for record in board.records:
+    for record in comparison.records:
         for name, value, _ in dotted(record.config):
             if name not in ("method", "game", "seed"):
-                rows.setdefault(name, {}).setdefault(record.label, set()).add(written(value))
+                rows.setdefault(name, {}).setdefault(record.label, set()).add(as_text(value))
     found = []
     for name, values in rows.items():
         every = set.union(*values.values())
-        same = len(every) == 1 and len(values) == len(board.labels)
+        same = len(every) == 1 and len(values) == len(comparison.labels)
         texts = {label: " or ".join(sorted(some)) for label, some in values.items()}
         found.append({"name": name, "value": next(iter(every)) if same else None, "values": texts})
     return found
 
 
-def _versions(board: Board) -> dict[str, list[str]]:
+def _versions(comparison: Comparison) -> dict[str, list[str]]:
     found: dict[str, set[str]] = {}
-    for record in board.records:
-        for name, version in record.versions.items():
+    for record in comparison.records:
+        for name, version in record.written.versions.items():
             found.setdefault(name, set()).add(version)
     return {name: sorted(versions) for name, versions in sorted(found.items())}
 
 
+def _last(record: Record, split: str) -> float | None:
+    """The return of the newest evaluation; your own environment may have no unseen levels."""
+    splits = record.evaluations[-1].splits
+    return splits[split].mean if split in splits else None
+
+
 def _run(record: Record) -> dict[str, Any]:
-    last = record.evaluations[-1]
     return {
         "method": record.label, "game": record.config.game, "seed": record.config.seed, "steps": record.steps,
-        "of": record.setting.steps, "finished": record.finished, "train": last["train_return"],
-        "test": last.get("test_return"), "path": str(record.path),
+        "of": record.setting.steps, "finished": record.finished, "train": _last(record, "train"),
+        "test": _last(record, "test"), "path": str(record.path),
     }  # fmt: skip

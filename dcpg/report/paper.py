@@ -1,4 +1,4 @@
-"""The paper's printed figures, and the published PPO curves that serve as a yardstick."""
+"""The numbers that the paper prints, and published PPO curves to compare PPO runs with."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-GAMES = (
-    "bigfish", "bossfight", "caveflyer", "chaser", "climber", "coinrun", "dodgeball", "fruitbot", "heist", "jumper",
-    "leaper", "maze", "miner", "ninja", "plunder", "starpilot",
-)  # fmt: skip
-
+from dcpg.errors import BadInput, unknown
 
 GAME_TITLES = {
     "bigfish": "BigFish", "bossfight": "BossFight", "caveflyer": "CaveFlyer", "chaser": "Chaser", "climber": "Climber",
@@ -23,45 +19,43 @@ GAME_TITLES = {
     "leaper": "Leaper", "maze": "Maze", "miner": "Miner", "ninja": "Ninja", "plunder": "Plunder",
     "starpilot": "StarPilot",
 }  # fmt: skip
-
-
 METHOD_TITLES = {
     "ppo": "PPO", "ucb-drac": "UCB-DrAC", "plr": "PLR", "daac": "DAAC", "idaac": "IDAAC", "ppg": "PPG",
     "ppg+dr": "PPG+DR", "ppg+ar": "PPG+AR", "dppg": "DPPG", "dcpg": "DCPG", "separate-dcpg": "Separate DCPG",
     "dcpg+f": "DCPG+F", "dcpg+i": "DCPG+I", "dcpg+fi": "DCPG+FI", "ddcpg": "DDCPG",
 }  # fmt: skip
-
-
 STEPS = 25_000_000
-
-
 SEEDS = 10
 
 
 @dataclass(frozen=True)
 class Printed:
-    """A figure as the paper prints it."""
+    """A number as the paper prints it."""
 
     mean: float
-    std: float | None  # none where it was computed from printed means
+    std: float | None  # None if the mean was computed from printed means
 
 
 @functools.cache
 def printed() -> dict[tuple[str, str, str, str], Printed]:
-    """(train or test, quantity, game, method) -> the figure; quantity: return, ppo_normalised_score, ood_actions."""
+    """(train or test, quantity, game, method) -> number; quantities: return, ppo_normalised_score, ood_actions."""
     return {
         (row["levels"], row["quantity"], row["game"], row["method"]): Printed(float(row["mean"]), float(row["std"]))
         for row in _rows("paper_results.csv")
     }
 
 
-def returns(split: str, method: str) -> dict[str, float]:
-    """Game -> the mean return that the paper prints."""
-    return {
-        game: found.mean
-        for (levels, quantity, game, name), found in printed().items()
-        if (levels, quantity, name) == (split, "return", method)
-    }
+def paper_results(split: str, method: str) -> dict[str, NDArray[Any]]:
+    """Game -> the mean return that the paper prints, as the scores of a single seed."""
+    found: dict[str, dict[str, NDArray[Any]]] = {}  # by method
+    for (levels, quantity, game, name), number in printed().items():
+        if (levels, quantity) == (split, "return"):
+            found.setdefault(name, {})[game] = np.array([number.mean])
+    if not found:
+        raise BadInput(f"The paper prints no 'return' on {split!r} levels.")
+    if method not in found:
+        raise unknown("method", method, found)
+    return found[method]
 
 
 @functools.cache
@@ -81,13 +75,13 @@ def ppo_band() -> dict[str, dict[str, NDArray[Any]]]:
 
 
 def method_title(label: str) -> str:
-    """As the paper writes it; a variant keeps what makes it one."""
+    """A method as the paper writes it, followed by the variant if it is one."""
     name, space, variant = label.partition(" ")
     return METHOD_TITLES.get(name, name) + space + variant
 
 
 def game_title(game: str) -> str:
-    """As the paper writes it."""
+    """A game as the paper writes it."""
     return GAME_TITLES.get(game, game)
 
 

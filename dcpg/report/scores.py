@@ -1,4 +1,4 @@
-"""Scores over games and seeds that tables, figures and the page share."""
+"""Scores over games and seeds, shared by tables, figures and the page."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dcpg.envs.procgen import GAMES
 from dcpg.errors import BadInput
 from dcpg.report import paper
-from dcpg.report.comparison import Board
-from dcpg.report.paper import GAMES, Printed, game_title, method_title
+from dcpg.report.comparison import Comparison
+from dcpg.report.paper import Printed, game_title, method_title
 from dcpg.report.statistics import (
     METRICS,
     Band,
@@ -23,146 +24,149 @@ from dcpg.report.statistics import (
     improvement_interval,
     interval,
     iqm,
-    mean,
-    median,
     min_max,
     ppo_normalised_score,
     profile_band,
 )
+from dcpg.storage.rows import SPLITS
 
 SCORE = "PPO-normalised score"
 
 
-LEVELS = {"train": "training levels", "test": "unseen levels"}
-
-
 @dataclass(frozen=True)
 class Denominators:
-    """PPO's mean returns, and whose they are."""
+    """PPO's mean returns, and where they come from."""
 
     ppo: Scores
-    whose: str
+    source: str
 
 
 @dataclass(frozen=True)
 class Normalised:
-    """PPO-normalised scores over one set of games, and what is to be said about them."""
+    """PPO-normalised scores over one set of games, with the notes that belong below them."""
 
     scores: dict[str, NormalisedScore]
     games: list[str]
     notes: list[str]
 
 
-def denominators(board: Board, split: str) -> Denominators | None:
-    """The user's own PPO runs of the same setting; without any, the paper's, if the runs are of the paper's size."""
-    own = board.scores("ppo", split)
+def denominators(comparison: Comparison, split: str) -> Denominators | None:
+    """PPO's returns in this comparison; without any, the paper's, if the runs are of the paper's size."""
+    own = comparison.scores("ppo", split)
     if own:
         return Denominators(own, "these PPO runs")
-    if board.setting.is_paper_size:
-        return Denominators({g: np.array([m]) for g, m in paper.returns(split, "ppo").items()}, "the paper's PPO")
+    if comparison.setting.is_paper_size:
+        return Denominators(paper.paper_results(split, "ppo"), "the paper's PPO")
     return None
 
 
-def normalised_scores(board: Board, labels: list[str], split: str) -> Normalised:
-    """Each method's score over the games of a fair comparison that PPO has as well."""
-    found = denominators(board, split)
+def normalised_scores(comparison: Comparison, labels: list[str], split: str) -> Normalised:
+    """Each method's score over the games of a fair comparison on which PPO has finished too."""
+    found = denominators(comparison, split)
     if found is None:
         return Normalised({}, [], [f"No {SCORE}: there is no finished PPO run of the same setting to divide by."])
-    kept, games, left = board.fair(labels, split, [game for game in board.games if game in found.ppo])
+    kept, games, left = comparison.fair(labels, split, [game for game in comparison.games if game in found.ppo])
     if not games:
         return Normalised({}, [], [f"No {SCORE}: there is no game on which PPO and these methods have finished."])
     scores = {}
     try:
         for label in kept:
-            compute = partial(ppo_normalised_score, board.scores(label, split, games), found.ppo)
-            score = board.once(("normalised", label, split, *games), compute)
-            scores[label] = score if _same_seeds(board, label, games) else replace(score, std=None)
+            compute = partial(ppo_normalised_score, comparison.scores(label, split, games), found.ppo)
+            score = comparison.once(("normalised", label, split, *games), compute)
+            scores[label] = score if _same_seeds(comparison, label, games) else replace(score, std=None)
     except BadInput as error:
         return Normalised({}, [], [f"No {SCORE}: {error}"])
-    notes = [f"{SCORE} over {named(games)}, divided by {found.whose} ({LEVELS[split]})."]
+    notes = [f"{SCORE} over {named(games)}, divided by {found.source} ({SPLITS[split]})."]
     if left:
         notes.append(f"Without a finished run on all of these games: {', '.join(map(method_title, left))}.")
     return Normalised(scores, games, notes)
 
 
 def named(games: list[str]) -> str:
-    """A set of games for people."""
+    """The names of games for a sentence."""
     return "all 16 games" if set(games) == set(GAMES) else ", ".join(map(game_title, games))
 
 
-def _same_seeds(board: Board, label: str, games: list[str]) -> bool:
-    sets = {tuple(r.config.seed for r in board.runs(label, game) if r.finished) for game in games}
+def _same_seeds(comparison: Comparison, label: str, games: list[str]) -> bool:
+    sets = {tuple(r.config.seed for r in comparison.runs(label, game) if r.finished) for game in games}
     return len(sets) == 1
 
 
 def papers_score(split: str, label: str, games: list[str]) -> Printed | None:
-    """As the paper prints it for all games; for some of them, from the mean returns that it prints."""
+    """The paper's score: as printed for all games, or from the mean returns that it prints for some of them."""
     if set(games) == set(GAMES):
         return paper.printed().get((split, "ppo_normalised_score", "all", label))
-    own, ppo = paper.returns(split, label), paper.returns(split, "ppo")
-    if not games or not set(games) <= set(own):
-        return None
-    return Printed(100 * float(np.mean([own[g] / ppo[g] for g in games])), None)
+    own, ppo = _printed_means(split, label, games), _printed_means(split, "ppo", games)
+    return Printed(100 * float(np.mean([own[g] / ppo[g] for g in games])), None) if own and ppo else None
 
 
-def aggregates(board: Board, labels: list[str]) -> tuple[dict[str, dict[str, Interval]], list[str], list[str]]:
-    """Each method's metrics of min-max normalised returns on unseen levels; the games; who lacks some of them."""
-    kept, games, left = board.fair(labels, "test", [g for g in board.games if g in GAMES])
+def _printed_means(split: str, label: str, games: list[str]) -> Scores:
+    """The mean returns that the paper prints, if it prints one for every game."""
+    found = {g: p.mean for g in games if (p := paper.printed().get((split, "return", g, label)))}
+    return {g: np.array([m]) for g, m in found.items()} if len(found) == len(games) else {}
+
+
+def aggregates(
+    comparison: Comparison, labels: list[str]
+) -> tuple[dict[str, dict[str, Interval]], list[str], list[str]]:
+    """Metrics of min-max normalised returns on unseen levels by method; the games; the methods left out."""
+    kept, games, left = comparison.fair(labels, "test", [g for g in comparison.games if g in GAMES])
 
     def compute(label: str) -> dict[str, Interval]:
-        scores = min_max(board.scores(label, "test", games), board.ranges)
+        scores = min_max(comparison.scores(label, "test", games), comparison.ranges)
         return {name: interval(metric, scores) for name, metric in METRICS.items()}
 
-    found = {label: board.once(("aggregates", label, *games), partial(compute, label)) for label in kept}
+    found = {label: comparison.once(("aggregates", label, *games), partial(compute, label)) for label in kept}
     return found, games, left
 
 
-def papers_aggregate(board: Board, label: str, metric: str, games: list[str]) -> float | None:
-    """Of the game means that the paper prints; IQM and gap need its single runs, which are not printed."""
-    means = paper.returns("test", label)
-    if metric not in ("mean", "median") or not set(games) <= set(means):
+def papers_aggregate(comparison: Comparison, label: str, metric: str, games: list[str]) -> float | None:
+    """From the mean returns that the paper prints; IQM and optimality gap need single runs, which it does not print."""
+    means = _printed_means("test", label, games)
+    if metric not in ("mean", "median") or not means:
         return None
-    printed = {g: np.array([means[g]]) for g in games}
-    return float({"mean": mean, "median": median}[metric](min_max(printed, board.ranges)))
+    return float(METRICS[metric](min_max(means, comparison.ranges)))
 
 
-def improvement(board: Board, label: str, over: str) -> Interval | None:
+def improvement(comparison: Comparison, label: str, over: str) -> Interval | None:
     """The probability of improvement over the games that both have finished."""
-    games = [g for g in board.games if len(board.finals(label, g, "test")) and len(board.finals(over, g, "test"))]
+    games = [
+        g
+        for g in comparison.games
+        if len(comparison.finals(label, g, "test")) and len(comparison.finals(over, g, "test"))
+    ]
     if not games:
         return None
 
     def compute() -> Interval:
-        return improvement_interval(board.scores(label, "test", games), board.scores(over, "test", games))
+        return improvement_interval(comparison.scores(label, "test", games), comparison.scores(over, "test", games))
 
-    return board.once(("improvement", label, over), compute)
+    return comparison.once(("improvement", label, over), compute)
 
 
-def profiles(board: Board, labels: list[str]) -> tuple[NDArray[Any], dict[str, Band]]:
-    """Some min-max normalised returns, and the share of each method's runs above them."""
-    kept, games, _ = board.fair(labels, "test", [g for g in board.games if g in GAMES])
+def profiles(comparison: Comparison, labels: list[str]) -> tuple[NDArray[Any], dict[str, Band]]:
+    """Thresholds of the min-max normalised return, and the share of each method's runs above them."""
+    kept, games, _ = comparison.fair(labels, "test", [g for g in comparison.games if g in GAMES])
     if not kept:
         return np.empty(0), {}
-    scores = {label: min_max(board.scores(label, "test", games), board.ranges) for label in kept}
+    scores = {label: min_max(comparison.scores(label, "test", games), comparison.ranges) for label in kept}
     every = np.concatenate([s for of_label in scores.values() for s in of_label.values()])
     taus = np.linspace(every.min(), every.max(), 51)
     return taus, {
-        label: board.once(("profile", label, *kept, *games), partial(profile_band, scores[label], taus))
+        label: comparison.once(("profile", label, *kept, *games), partial(profile_band, scores[label], taus))
         for label in kept
     }
 
 
-def sample_efficiency(board: Board, labels: list[str]) -> dict[str, tuple[NDArray[Any], Band]]:
-    """Method -> steps and IQM of min-max normalised returns on unseen levels, where every finished run has a point."""
-    kept, games, _ = board.fair(labels, "test", [g for g in board.games if g in GAMES])
+def sample_efficiency(comparison: Comparison, labels: list[str]) -> dict[str, tuple[NDArray[Any], Band]]:
+    """Method -> steps at which every finished run was evaluated, and IQM of min-max normalised returns there."""
+    kept, games, _ = comparison.fair(labels, "test", [g for g in comparison.games if g in GAMES])
     found = {}
     for label in kept:
-        runs = {game: [r for r in board.runs(label, game) if r.finished] for game in games}
-        rows = {
-            game: [{row["steps"]: row["test_return"] for row in r.evaluations} for r in runs[game]] for game in games
-        }
+        runs = {game: [r for r in comparison.runs(label, game) if r.finished] for game in games}
+        rows = {game: [{e.steps: e.splits["test"].mean for e in r.evaluations} for r in runs[game]] for game in games}
         steps = sorted(set.intersection(*(set(by_step) for game in games for by_step in rows[game])))
         scores = {game: np.array([[by_step[s] for by_step in rows[game]] for s in steps], float) for game in games}
-        compute = partial(curve, iqm, min_max(scores, board.ranges))
-        found[label] = (np.array(steps), board.once(("efficiency", label, *games), compute))
+        compute = partial(curve, iqm, min_max(scores, comparison.ranges))
+        found[label] = (np.array(steps), comparison.once(("efficiency", label, *games), compute))
     return found

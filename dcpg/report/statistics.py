@@ -1,17 +1,15 @@
-"""Scores over games and seeds: normalisation, aggregates, and intervals by stratified bootstrap, as rliable has them.
+"""Scores over games and seeds: normalisation, aggregates, and intervals by stratified bootstrap, as in rliable.
 
 Scores are a mapping from game to the final returns of its seeds; games may have different numbers of seeds, and
 nothing is filled in. Axes before that of the seeds are kept: returns at several points of training are
-game -> [points, seeds], and every metric then gives one figure a point. Resampling is a few array operations, in pieces
-that bound its memory, and its indices come from a seed.
+game -> [points, seeds], and every metric then gives one number per point. Resampling is a few array operations, in
+pieces that bound its memory, and its indices come from a seed.
 """
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -20,25 +18,12 @@ from numpy.typing import NDArray
 from dcpg.errors import BadInput, unknown
 
 Array = NDArray[Any]
-
-
 Scores = Mapping[str, Array]  # game -> [..., seeds]; leading axes are resamplings, then points of training
-
-
 Metric = Callable[[Scores], Array]  # -> [...]
-
-
-RESAMPLES = 50_000  # of one figure, as in rliable's notebook
-
-
+RESAMPLES = 50_000  # of a single number, as in rliable's notebook
 BAND_RESAMPLES = 2_000  # of curves, profiles and probabilities of improvement, rliable's default for profiles
-
-
 CELLS = 2**22  # about how many values are resampled at a time
-
-
 LEVEL = 0.95
-
 
 # (lowest, highest) return of each game in easy mode: rliable's constants, which the paper's Figures 15 and 16 use
 RANGES: dict[str, tuple[float, float]] = {
@@ -47,25 +32,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "leaper": (1.5, 10), "maze": (5, 10), "miner": (1.5, 13), "ninja": (3.5, 10), "plunder": (4.5, 30),
     "starpilot": (2.5, 64),
 }  # fmt: skip
-
-
 # the same as the Procgen paper prints them
 PROCGEN_RANGES = {**RANGES, "jumper": (3.0, 10.0), "leaper": (3.0, 10.0)}
-
-
-def paper_results(levels: str, method: str, quantity: str = "return") -> dict[str, Array]:
-    """What the paper prints for a method on `train` or `test` levels: game -> its one mean.
-
-    The other quantities are `ppo_normalised_score`, of the game `all`, and `ood_actions`.
-    """
-    table = csv.DictReader(files("dcpg.report").joinpath("data/paper_results.csv").read_text().splitlines())
-    rows = [row for row in table if (row["levels"], row["quantity"]) == (levels, quantity)]
-    if not rows:
-        raise BadInput(f"The paper prints no {quantity!r} on {levels!r} levels.")
-    found = {row["game"]: np.array([float(row["mean"])]) for row in rows if row["method"] == method}
-    if not found:
-        raise unknown("method", method, {row["method"] for row in rows})
-    return found
 
 
 # -- normalisation
@@ -79,7 +47,7 @@ def min_max(scores: Scores, ranges: Mapping[str, tuple[float, float]] = RANGES) 
 
 
 def ppo_normalised(scores: Scores, ppo: Scores) -> dict[str, Array]:
-    """Percent of PPO's mean return on the same game; `ppo` has one final return a seed."""
+    """Percent of PPO's mean return on the same game; `ppo` has one final return per seed."""
     scores, means = checked(scores), _denominators(scores, ppo)
     return {game: 100 * s / means[game] for game, s in scores.items()}
 
@@ -134,7 +102,7 @@ def profile(scores: Scores, thresholds: Sequence[float] | Array) -> Array:
 # -- intervals
 @dataclass(frozen=True)
 class Interval:
-    """A figure and the interval that its resamplings span."""
+    """A number and the interval that its resamplings span."""
 
     value: float
     low: float
@@ -143,7 +111,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Band:
-    """A figure at each point or threshold and the intervals that its resamplings span, one point at a time."""
+    """A number at each point or threshold, and the interval that its resamplings span there."""
 
     value: Array
     low: Array
@@ -164,7 +132,7 @@ def resampled(scores: Scores, indices: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def interval(metric: Metric, scores: Scores, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
-    """A metric with its percentile interval by stratified bootstrap: each game's seeds are resampled by themselves."""
+    """A metric with its percentile interval by stratified bootstrap: each game's seeds are resampled separately."""
     return _interval(curve(metric, finals(scores), resamples, seed))
 
 
@@ -186,7 +154,7 @@ def profile_band(
 
 
 def improvement_interval(x: Scores, y: Scores, resamples: int = BAND_RESAMPLES, seed: int = 0) -> Interval:
-    """The probability of improvement with its interval; both sides are resampled, each by itself."""
+    """The probability of improvement with its interval; both sides are resampled separately."""
     x, y = finals(x), finals(y)
     cells = max(s.size for s in x.values()) * max(s.size for s in y.values()) + sum(s.size for s in x.values())
     return _interval(_band(probability_of_improvement, [(x, seed), (y, seed + 1)], resamples, cells))
@@ -218,10 +186,10 @@ def ppo_normalised_score(scores: Scores, ppo: Scores, resamples: int = RESAMPLES
 
 
 def rounding_bounds(scores: Scores, ppo: Scores, half: float = 0.05) -> tuple[float, float]:
-    """The lowest and the highest PPO-normalised score that a table could go with, if score and returns are rounded.
+    """The lowest and the highest PPO-normalised score that are consistent with a table of rounded numbers.
 
-    Each game's mean return, PPO's too, may be off by `half` a unit of the last digit, and so may the score. PPO's own
-    score is 100 whatever its returns are, so this is for other methods.
+    Each game's mean return, PPO's too, may be off by `half`, half a unit of the last digit, and so may the score. PPO's
+    own score is 100 whatever its returns are, so this is for other methods.
     """
     scores = finals(scores)
     low = _denominators(scores, {game: s - half for game, s in finals(ppo).items()})
@@ -250,12 +218,12 @@ def checked(scores: Scores) -> dict[str, Array]:
 
 
 def finals(scores: Scores) -> dict[str, Array]:
-    """The scores as floats; refused unless there is one a seed, as at the end of training."""
+    """The scores as floats; refused unless there is one per seed, as at the end of training."""
     found = checked(scores)
     for game, s in found.items():
         if s.ndim != 1:
             raise BadInput(
-                f"One score a seed is expected here, but {game!r} has {s.ndim} axes; take one point of them."
+                f"One score per seed is expected here, but {game!r} has {s.ndim} axes; take one point of them."
             )
     return found
 

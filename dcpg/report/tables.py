@@ -1,4 +1,4 @@
-"""The paper's tables from the user's runs, the paper's figures beside them, as CSV, Markdown and LaTeX."""
+"""The paper's tables from your runs, with the paper's own numbers beside them, as CSV, Markdown and LaTeX."""
 
 from __future__ import annotations
 
@@ -10,34 +10,26 @@ from functools import partial
 
 import numpy as np
 
+from dcpg.envs.procgen import GAMES
 from dcpg.report import paper
-from dcpg.report.comparison import Board
+from dcpg.report.comparison import Comparison
 from dcpg.report.paper import Printed, game_title, method_title
-from dcpg.report.scores import LEVELS, SCORE, Normalised, normalised_scores, papers_score
+from dcpg.report.scores import SCORE, Normalised, normalised_scores, papers_score
+from dcpg.storage.rows import SPLITS
 
 MAIN = ("ppo", "ucb-drac", "plr", "daac", "ppg", "dcpg", "ddcpg")
-
-
 DYNAMICS = ("dcpg", "dcpg+f", "dcpg+i", "dcpg+fi", "ddcpg")
-
-
-BOTH = ("train", "test")
-
-
+BOTH = tuple(SPLITS)
 SUBJECTS = {
     "table1": "Mean returns on unseen levels", "table2": "Learning dynamics beside DCPG's value",
     "table3": "PPG with a regularised value", "table6": "DAAC and IDAAC", "table7": "Mean returns on training levels",
     "table8": "One network or two", "table9": "Learning dynamics, on training and unseen levels",
     "table10": "Wrong actions that the discriminator believes", "table11": "Learning dynamics beside PPG and DCPG",
 }  # fmt: skip
-
-
 MISPRINT = (
     "The paper's own Table 8 prints 152.7 ± 4.4 for DCPG on training levels, which is DDCPG's figure; everywhere else "
     "it prints 148.9 ± 4.3, which stands here."
 )
-
-
 TEX = str.maketrans(
     {"\\": "\\textbackslash{}", "&": "\\&", "%": "\\%", "_": "\\_", "#": "\\#", "$": "\\$", "{": "\\{", "}": "\\}",
      "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$"}
@@ -46,17 +38,17 @@ TEX = str.maketrans(
 
 @dataclass(frozen=True)
 class Cell:
-    """The user's figure and the paper's."""
+    """A number from the runs, and the paper's beside it."""
 
     mean: float | None = None
-    std: float | None = None  # over seeds; none for a single one
-    seeds: str = ""  # how many
+    std: float | None = None  # over seeds; None for a single one
+    seeds: str = ""  # their number
     paper: Printed | None = None
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows and columns of cells."""
+    """A table by the titles of its rows and columns."""
 
     name: str
     title: str
@@ -68,7 +60,7 @@ class Table:
     digits: int = 1
 
     def csv(self) -> str:
-        """Every figure in a column of its own."""
+        """One column per number."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         parts = ("mean", "std", "seeds", "paper mean", "paper std")
@@ -83,7 +75,6 @@ class Table:
         return out.getvalue()
 
     def markdown(self) -> str:
-        """A heading, the table, the notes."""
         lines = [f"## {self.title}", "", "Mean ± standard deviation (seeds) / the paper's.", ""]
         lines.append(f"| {self.corner} | {' | '.join(self.columns)} |")
         lines.append("|---" * (len(self.columns) + 1) + "|")
@@ -94,7 +85,7 @@ class Table:
         return "\n".join([*lines, "", *(f"- {note}" for note in self.notes)]) + "\n"
 
     def latex(self) -> str:
-        """For booktabs; the paper's figures in a line of their own."""
+        """Needs the package booktabs; the paper's numbers are in separate lines."""
         lines = [
             "\\begin{table}[t]", "\\centering", f"\\caption{{{_tex(self.title)}. {_tex(' '.join(self.notes))}}}",
             f"\\begin{{tabular}}{{l{'c' * len(self.columns)}}}", "\\toprule",
@@ -110,84 +101,83 @@ class Table:
         return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"]) + "\n"
 
     def own(self, cell: Cell) -> str:
-        """The user's figure."""
+        """The number from the runs."""
         if cell.mean is None:
             return "-"
-        return f"{self._figure(cell.mean, cell.std)} ({cell.seeds})"
+        return f"{self._text(cell.mean, cell.std)} ({cell.seeds})"
 
-    def _figure(self, mean: float, std: float | None) -> str:
+    def _text(self, mean: float, std: float | None) -> str:
         return f"{mean:.{self.digits}f}" + ("" if std is None else f" ± {std:.{self.digits}f}")
 
     def papers(self, cell: Cell) -> str:
-        """The paper's figure."""
-        return self._figure(cell.paper.mean, cell.paper.std) if cell.paper else "-"
+        """The number that the paper prints."""
+        return self._text(cell.paper.mean, cell.paper.std) if cell.paper else "-"
 
 
-def seeds_of(board: Board, label: str, games: list[str], split: str) -> str:
-    """How many seeds a game: one number, or the range."""
-    counts = [len(board.finals(label, game, split)) for game in games]
+def seeds_of(comparison: Comparison, label: str, games: list[str], split: str) -> str:
+    """The number of seeds per game: one number, or a range."""
+    counts = [len(comparison.finals(label, game, split)) for game in games]
     return f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)}-{max(counts)}"
 
 
-def _returns(board: Board, *, name: str, split: str, methods: tuple[str, ...]) -> Table | None:
-    """Tables 1 and 7: a row a game, and the normalised score."""
+def _returns(comparison: Comparison, *, name: str, split: str, methods: tuple[str, ...]) -> Table | None:
+    """Tables 1 and 7: one row per game, and the normalised score."""
     labels = list(methods)
-    games = [g for g in paper.GAMES if any(len(board.finals(label, g, split)) for label in labels)]
+    games = [g for g in GAMES if any(len(comparison.finals(label, g, split)) for label in labels)]
     if not games:
         return None
     printed = paper.printed()
     cells: dict[tuple[str, str], Cell] = {}
     for label in labels:
         for game in games:
-            finals = board.finals(label, game, split)
+            finals = comparison.finals(label, game, split)
             cells[game_title(game), method_title(label)] = Cell(
                 float(finals.mean()) if len(finals) else None,
                 float(finals.std(ddof=1)) if len(finals) > 1 else None,
                 str(len(finals)),
                 printed.get((split, "return", game, label)),
             )
-    found = normalised_scores(board, labels, split)
+    found = normalised_scores(comparison, labels, split)
     rows = [*map(game_title, games), *([SCORE] if found.scores else [])]
     for label in labels if found.scores else []:
-        cells[SCORE, method_title(label)] = _score_cell(board, found, label, split)
-    return Table(name, _title(name), "game", [*map(method_title, labels)], rows, cells, _notes(board, found.notes))
+        cells[SCORE, method_title(label)] = _score_cell(comparison, found, label, split)
+    return Table(name, _title(name), "game", [*map(method_title, labels)], rows, cells, _notes(comparison, found.notes))
 
 
-def _scores(board: Board, *, name: str, splits: tuple[str, ...], methods: tuple[str, ...]) -> Table | None:
-    """Tables 2, 3, 6, 8, 9 and 11: normalised scores of a few methods; one alone is no comparison."""
-    if sum(bool(board.scores(m, "test")) for m in methods) < 2:
+def _scores(comparison: Comparison, *, name: str, splits: tuple[str, ...], methods: tuple[str, ...]) -> Table | None:
+    """Tables 2, 3, 6, 8, 9 and 11: normalised scores of a few methods, at least two of which must have runs."""
+    if sum(bool(comparison.scores(m, "test")) for m in methods) < 2:
         return None
     labels, cells, notes, rows = list(methods), dict[tuple[str, str], Cell](), list[str](), list[str]()
     for split in splits:
-        found = normalised_scores(board, labels, split)
+        found = normalised_scores(comparison, labels, split)
         notes += found.notes
         if not found.scores:
             continue
-        rows.append(LEVELS[split])
+        rows.append(SPLITS[split])
         for label in labels:
-            cells[LEVELS[split], method_title(label)] = _score_cell(board, found, label, split)
+            cells[SPLITS[split], method_title(label)] = _score_cell(comparison, found, label, split)
     if not rows:
         return None
     if name == "table8":
         notes.append(MISPRINT)
-    return Table(name, _title(name), SCORE, [*map(method_title, labels)], rows, cells, _notes(board, notes))
+    return Table(name, _title(name), SCORE, [*map(method_title, labels)], rows, cells, _notes(comparison, notes))
 
 
-def _score_cell(board: Board, found: Normalised, label: str, split: str) -> Cell:
+def _score_cell(comparison: Comparison, found: Normalised, label: str, split: str) -> Cell:
     printed = papers_score(split, label, found.games)
     if label not in found.scores:
         return Cell(paper=printed)
     score = found.scores[label]
-    return Cell(score.value, score.std, seeds_of(board, label, found.games, split), printed)
+    return Cell(score.value, score.std, seeds_of(comparison, label, found.games, split), printed)
 
 
-def _ood_actions(board: Board, *, name: str, methods: tuple[str, ...], game: str) -> Table | None:
-    """Table 10: wrong actions that are believed; the deviation is over transitions, as the paper's seems to be."""
+def _ood_actions(comparison: Comparison, *, name: str, methods: tuple[str, ...], game: str) -> Table | None:
+    """Table 10: wrong actions believed; the deviation is over transitions, as the paper's seems to be."""
     cells: dict[tuple[str, str], Cell] = {}
     rows = ["wrong actions believed", "by raw action number", "deviation over seeds"]
-    some = False
     for label in methods:
-        runs = [r for r in board.runs(label, game) if r.finished and "ood-actions" in r.analyses]
+        runs = [r for r in comparison.runs(label, game) if r.finished and "ood-actions" in r.analyses]
         kept = [r.analyses["ood-actions"] for r in runs if r.analyses["ood-actions"]["steps"] >= r.setting.steps]
         title, n = method_title(label), str(len(kept))
         cells |= {(row, title): Cell() for row in rows}
@@ -195,7 +185,6 @@ def _ood_actions(board: Board, *, name: str, methods: tuple[str, ...], game: str
         cells[rows[0], title] = Cell(paper=printed)
         if not kept:
             continue
-        some = True
         known = np.array([a["transitions"] for a in kept], float)
         every = known + np.array([a["left_out"] for a in kept], float)
         for row, prefix, of in ((rows[0], "", known), (rows[1], "raw_", every)):
@@ -206,19 +195,19 @@ def _ood_actions(board: Board, *, name: str, methods: tuple[str, ...], game: str
             cells[row, title] = Cell(float(centre), float(spread), n, printed if row == rows[0] else None)
         means = np.array([a["mean"] for a in kept], float)
         cells[rows[2], title] = Cell(float(means.std(ddof=1)) if len(means) > 1 else None, None, n)
-    if not some:
+    if all(cell.mean is None for cell in cells.values()):
         return None
     notes = [f"{game_title(game)}, training levels; the deviation beside a mean is over transitions."]
-    return Table(name, _title(name), "", [*map(method_title, methods)], rows, cells, _notes(board, notes), 2)
+    return Table(name, _title(name), "", [*map(method_title, methods)], rows, cells, _notes(comparison, notes), 2)
 
 
 def _title(name: str) -> str:
     return f"Table {name.removeprefix('table')}. {SUBJECTS[name]}"
 
 
-def _notes(board: Board, notes: list[str]) -> list[str]:
-    unfinished = sum(not record.finished for record in board.records)
-    found = [f"{board.setting.sentence()}. The paper: {paper.STEPS:,} steps, {paper.SEEDS} seeds.", *notes]
+def _notes(comparison: Comparison, notes: list[str]) -> list[str]:
+    unfinished = sum(not record.finished for record in comparison.records)
+    found = [f"{comparison.setting.sentence()}. The paper: {paper.STEPS:,} steps, {paper.SEEDS} seeds.", *notes]
     if unfinished:
         found.append(f"{unfinished} unfinished {'runs are' if unfinished > 1 else 'run is'} not counted.")
     return found
@@ -232,7 +221,7 @@ def _tex(text: str) -> str:
     return text.translate(TEX)
 
 
-TABLES: dict[str, Callable[[Board], Table | None]] = {
+TABLES: dict[str, Callable[[Comparison], Table | None]] = {
     "table1": partial(_returns, name="table1", split="test", methods=MAIN),
     "table2": partial(_scores, name="table2", splits=("test",), methods=DYNAMICS),
     "table3": partial(_scores, name="table3", splits=BOTH, methods=("ppg", "ppg+dr", "ppg+ar")),
@@ -243,8 +232,6 @@ TABLES: dict[str, Callable[[Board], Table | None]] = {
     "table10": partial(_ood_actions, name="table10", methods=("dcpg+f", "dcpg+fi", "ddcpg"), game="bigfish"),
     "table11": partial(_scores, name="table11", splits=("test",), methods=("ppg", "dppg", "dcpg", "ddcpg")),
 }
-
-
 METHODS_OF_TABLES: dict[str, tuple[str, ...]] = {
     name: make.keywords["methods"] for name, make in TABLES.items() if isinstance(make, partial)
 }

@@ -1,4 +1,4 @@
-"""`dcpg report`: reads runs, writes tables, figures and the page."""
+"""`dcpg report`: reads runs and writes tables, figures and the page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dcpg.errors import BadInput, StorageFailed, unknown
-from dcpg.report.comparison import Board, Stiff, choose
+from dcpg.report.comparison import Comparison, StiffnessRuns, compare
 from dcpg.report.figures import FIGURES, STIFFNESS_FIGURES
 from dcpg.report.missing import Missing, missing
 from dcpg.report.page import page, version_of
@@ -24,18 +24,18 @@ NAMES = (*TABLES, *STIFFNESS_FIGURES, *FIGURES)
 
 @dataclass(frozen=True)
 class Report:
-    """What was made and what was found on the way."""
+    """The files that were written, and what was found on the way."""
 
-    board: Board
+    comparison: Comparison
     files: list[Path]
     tables: list[str]
     figures: list[str]
-    missing: list[Missing]  # for the page; empty if there is none
+    missing: list[Missing]  # for the page; empty without one
     problems: list[Problem]
-    version: str  # of the page; empty if there is none
+    version: str  # of the page; empty without one
 
 
-def make(
+def write_report(
     directories: Sequence[Path],
     out: Path,
     names: Sequence[str] = (),
@@ -43,20 +43,20 @@ def make(
     pictures: bool = True,
     cache: Cache | None = None,
 ) -> Report:
-    """Everything that the runs allow, or the named tables and figures alone."""
+    """Write everything that the runs allow, or only the named tables and figures."""
     for name in names:
         if name not in NAMES:
             raise unknown("table or figure", name, NAMES)
     records, problems = read(directories, cache)
     if not records:
         raise BadInput("No run can be used: " + "; ".join(f"{p.path}: {p.text}" for p in problems[:3]))
-    board, stiff = choose(records, problems, ranges), Stiff(records, problems)
-    if not board.records:
+    comparison, measured = compare(records, problems, ranges), StiffnessRuns(records, problems)
+    if not comparison.records:
         raise BadInput(f"{len(records)} runs have no evaluation yet; come back when they have.")
-    tables = [t for name, draw in TABLES.items() if not names or name in names for t in [draw(board)] if t is not None]
-    figures = _figures(board, stiff, names) if pictures else {}
-    _refuse_if_not_made(names, {t.name for t in tables}, figures)
-    lacking = [] if names else missing(board, stiff)
+    tables = [t for name, make in TABLES.items() if not names or name in names if (t := make(comparison))]
+    figures = _figures(comparison, measured, names) if pictures else {}
+    _check_all_made(names, {t.name for t in tables}, figures)
+    absent = [] if names else missing(comparison, measured)
     version = ""
     try:
         files = _write_tables(tables, out)
@@ -64,7 +64,7 @@ def make(
         if not names:
             _remove_stale(out, files, pictures)
             drawn = [name for name in NAMES if (out / "figures" / f"{name}.pdf").is_file()]
-            data = page_data(records, board, stiff, tables, drawn, lacking, problems)
+            data = page_data(records, comparison, measured, tables, drawn, absent, problems)
             version = version_of(data)
             files += [
                 _write(out / "report.json", dump(_without_pictures(data))),
@@ -72,27 +72,27 @@ def make(
             ]
     except OSError as error:
         raise StorageFailed(f"{out} cannot be written to ({error}).") from None
-    return Report(board, files, [t.name for t in tables], list(figures), lacking, problems, version)
+    return Report(comparison, files, [t.name for t in tables], list(figures), absent, problems, version)
 
 
-def _refuse_if_not_made(names: Sequence[str], tables: set[str], figures: Mapping[str, Any]) -> None:
-    lacking = [name for name in names if name not in tables and name not in figures]
-    if lacking:
+def _check_all_made(names: Sequence[str], tables: set[str], figures: Mapping[str, Any]) -> None:
+    absent = [name for name in names if name not in tables and name not in figures]
+    if absent:
         import matplotlib.pyplot as plt
 
         for figure in figures.values():
             plt.close(figure)
         raise BadInput(
-            f"These runs do not allow {', '.join(lacking)}; `dcpg report` without names says what is missing."
+            f"These runs do not allow {', '.join(absent)}; `dcpg report` without names says what is missing."
         )
 
 
-def _figures(board: Board, stiff: Stiff, names: Sequence[str]) -> dict[str, Any]:
+def _figures(comparison: Comparison, measured: StiffnessRuns, names: Sequence[str]) -> dict[str, Any]:
     import matplotlib
 
     matplotlib.use("Agg")
-    found = {name: draw(stiff) for name, draw in STIFFNESS_FIGURES.items() if not names or name in names}
-    found |= {name: draw(board) for name, draw in FIGURES.items() if not names or name in names}
+    found = {name: draw(measured) for name, draw in STIFFNESS_FIGURES.items() if not names or name in names}
+    found |= {name: draw(comparison) for name, draw in FIGURES.items() if not names or name in names}
     return {name: figure for name, figure in found.items() if figure is not None}
 
 
@@ -120,7 +120,7 @@ def _write_figures(figures: Mapping[str, Any], out: Path) -> list[Path]:
 
 
 def _without_pictures(data: dict[str, Any]) -> dict[str, Any]:
-    """For programs: the videos and the levels' frames are in the page alone."""
+    """The data of report.json: videos and first frames are only in the page."""
     levels = {game: {k: v for k, v in found.items() if k != "sheet"} for game, found in data["levels"].items()}
     videos = [{k: v for k, v in video.items() if k != "source"} for video in data["videos"]]
     return data | {"levels": levels, "videos": videos}
@@ -133,7 +133,7 @@ def _write(path: Path, data: bytes) -> Path:
 
 
 def _remove_stale(out: Path, files: list[Path], pictures: bool) -> None:
-    """Tables and figures of an earlier report that these runs no longer allow."""
+    """Remove tables and figures of an earlier report that these runs no longer allow."""
     kept = {path.name for path in files}
     endings = {"tables": ("csv", "md", "tex"), **({"figures": ("png", "pdf")} if pictures else {})}
     for folder, kinds in endings.items():

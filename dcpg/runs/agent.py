@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dcpg.config.build import EnvMaker, build_network, make_one
 from dcpg.config.schema import Config
-from dcpg.config.written import from_json
+from dcpg.config.written import read_written
 from dcpg.core.actor import Actor, sample_actions
 from dcpg.envs.base import VectorEnv
 from dcpg.errors import BadInput, NoValidCheckpoint
@@ -23,7 +23,7 @@ from dcpg.training.weights import Moment, find, load_weights
 
 
 class Agent:
-    """A policy that acts."""
+    """A policy that acts: `agent.act(observation)`."""
 
     def __init__(self, config: Config, moment: Moment, env: VectorEnv) -> None:
         self.config, self.moment = config, moment
@@ -34,7 +34,7 @@ class Agent:
             load_weights(network, moment.weights)
         try:
             device = device_of(config)
-        except BadInput:  # trained on an accelerator that is not here
+        except BadInput:  # trained on an accelerator that this machine does not have
             device = torch.device("cpu")
         self.network = network.to(device)
         self.actor = Actor(
@@ -43,7 +43,7 @@ class Agent:
         self._acted = 0
 
     def act(self, observation: NDArray[Any], greedy: bool = False) -> NDArray[np.int64]:
-        """Actions for one observation or a batch of them; sampled from the policy, or its most likely ones."""
+        """Actions for one observation or a batch of them: sampled from the policy, or its most likely ones."""
         observation = np.asarray(observation)
         shapes = (self.env.raw_shape, self.shape)  # as the environment gives it, or as the networks see it
         single = observation.shape in shapes
@@ -62,12 +62,12 @@ class Agent:
 
 
 def load(directory: str | Path, at: int | None = None, maker: EnvMaker | None = None) -> Agent:
-    """The agent of a run: its newest valid checkpoint, the milestone at so many steps, or the untrained one (0).
+    """The agent of a run: its newest valid checkpoint, the milestone at `at` steps, or the untrained agent (0).
 
-    A folder that `dcpg export` wrote holds one agent alone.
+    A folder written by `dcpg export` holds the weights of one moment only.
     """
     run = RunDirectory(Path(directory))
-    config = from_json(run.read_config(), run.config)
+    config = read_written(run).config
     torch.set_num_threads(config.machine.threads)
     moment = find(run, config, at)
     env = make_one(config, maker)

@@ -1,4 +1,4 @@
-"""A picture of a run's curves."""
+"""The picture of a run's learning curves."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from dcpg.storage.rows import read_rows
+from dcpg.config.written import read_written
+from dcpg.runs.evaluate import half_width
+from dcpg.storage.rows import SPLITS, Evaluation, Metrics, read
 from dcpg.storage.rundir import RunDirectory
+
+COLOURS = {"train": "tab:blue", "test": "tab:orange"}
 
 
 def curves(run: RunDirectory) -> Path:
@@ -19,42 +23,43 @@ def curves(run: RunDirectory) -> Path:
     import matplotlib.pyplot as plt
     from matplotlib.ticker import EngFormatter
 
-    plain, rows, evaluations = run.read_config(), read_rows(run.metrics.path), read_rows(run.evaluations.path)
+    config, evaluations = read_written(run).config, read(run.evaluations.path, Evaluation)
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), constrained_layout=True)
-    _training_curve(left, rows)
-    for split, colour, label in (("train", "tab:blue", "training levels"), ("test", "tab:orange", "unseen levels")):
-        found = [row for row in evaluations if f"{split}_returns" in row]
-        if not found:
-            continue
-        steps = np.array([row["steps"] for row in found])
-        mean = np.array([row[f"{split}_return"] for row in found])
-        spread = np.array(
-            [1.96 * np.std(r[f"{split}_returns"], ddof=1) / len(r[f"{split}_returns"]) ** 0.5 for r in found]
-        )
-        left.plot(steps, mean, "o-", color=colour, label=label, markersize=3)
-        left.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
+    _training_curve(left, read(run.metrics.path, Metrics))
+    for split in SPLITS:
+        _return_curve(left, evaluations, split)
     left.set(xlabel="environment steps", ylabel="episode return", title="Return (bands: 95% of the mean)")
     left.legend(frameon=False)
-    at = [row["steps"] for row in evaluations]
-    right.plot(at, [row["train_predicted_value"] for row in evaluations], "--", color="tab:blue", label="predicted")
-    right.plot(at, [row["train_true_value"] for row in evaluations], "-", color="tab:blue", label="true")
+    steps, train = [e.steps for e in evaluations], [e.splits["train"] for e in evaluations]
+    right.plot(steps, [t.predicted_value for t in train], "--", color=COLOURS["train"], label="predicted")
+    right.plot(steps, [t.true_value for t in train], "-", color=COLOURS["train"], label="true")
     right.set(xlabel="environment steps", ylabel="value of initial states", title="Value on training levels")
     right.legend(frameon=False)
     for axes in (left, right):
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    figure.suptitle(f"{plain['method']} on {plain['game']}, seed {plain['seed']}, preset {plain['preset']}")
+    figure.suptitle(f"{config.method} on {config.game}, seed {config.seed}, preset {config.preset}")
     out = run.path / "curves.png"
     figure.savefig(out, dpi=120)
     plt.close(figure)
     return out
 
 
-def _training_curve(axes: Any, rows: list[dict[str, Any]]) -> None:
+def _return_curve(axes: Any, evaluations: list[Evaluation], split: str) -> None:
+    found = [(e.steps, e.splits[split]) for e in evaluations if split in e.splits]
+    if not found:
+        return
+    steps = [at for at, _ in found]
+    mean, half = np.array([(s.mean, half_width(s.returns or [s.mean])) for _, s in found]).T
+    axes.plot(steps, mean, "o-", color=COLOURS[split], label=SPLITS[split], markersize=3)
+    axes.fill_between(steps, mean - half, mean + half, color=COLOURS[split], alpha=0.2, linewidth=0)
+
+
+def _training_curve(axes: Any, rollouts: list[Metrics]) -> None:
     """The running mean of the last 100 episodes played while training."""
     steps, means, recent = [], [], list[float]()
-    for row in rows:
-        recent = (recent + row["episode_returns"])[-100:]
+    for row in rollouts:
+        recent = (recent + row.episode_returns)[-100:]
         if recent:
-            steps.append(row["steps"])
+            steps.append(row.steps)
             means.append(float(np.mean(recent)))
     axes.plot(steps, means, color="0.6", linewidth=1, label="while training (last 100 episodes)")

@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from dcpg.config.build import EnvMaker, make_levels, protocol_of, splits
 from dcpg.config.schema import OWN
-from dcpg.core.evaluation import ROUND, play
+from dcpg.core.evaluation import ROUND, Episodes, play
+from dcpg.envs.base import VectorEnv
 from dcpg.errors import BadInput
 from dcpg.runs.agent import Agent
+from dcpg.storage.rows import SPLITS, VALUES
+
+
+def half_width(returns: Sequence[float]) -> float:
+    """Half the width of the 95% interval of the mean; 0 for a single episode."""
+    return 1.96 * statistics.stdev(returns) / len(returns) ** 0.5 if len(returns) > 1 else 0.0
 
 
 def evaluate_agent(
     agent: Agent, levels: str, episodes: int | None = None, greedy: bool = False, maker: EnvMaker | None = None
 ) -> dict[str, Any]:
-    """`evaluate` for an agent that is loaded already."""
-    c = agent.config
-    protocol = protocol_of(c, greedy)
-    if levels in ("train", "test"):
-        makers = splits(c, maker)
-        if levels not in makers:
-            raise BadInput("This environment has no unseen levels: give test_env=... .")
-        vector = makers[levels](episodes or c.evaluation.episodes, agent.k)
-        played = play(vector, agent.actor, agent.normaliser, protocol, (c.seed, "eval", levels, agent.k))
-        vector.close()
-        parts = [played]
-    else:
-        wanted = level_range(levels)
-        if episodes is not None:
-            raise BadInput(f"levels {levels!r} are played once each; leave episodes out.")
-        parts = []
-        for first in range(0, len(wanted), ROUND):
-            vector = make_levels(c, wanted[first : first + ROUND])
-            key = (c.seed, "eval", f"levels-{wanted[first]}", agent.k)
-            parts.append(play(vector, agent.actor, agent.normaliser, protocol, key))
-            vector.close()
+    """`dcpg.evaluate` for an agent that is already loaded."""
+    parts = _play(agent, levels, episodes, greedy, maker)
     counts = [len(p.returns) for p in parts]
     returns = [r for p in parts for r in p.returns]
 
@@ -51,10 +41,28 @@ def evaluate_agent(
         "returns": returns,
         "level_seeds": [s for p in parts for s in p.levels],
         "lengths": [n for p in parts for n in p.lengths],
-        "predicted_value": mean("predicted_value"),
-        "true_value": mean("true_value"),
-        "true_value_own_gamma": mean("true_value_own_gamma"),
+        **{name: mean(name) for name in VALUES},
     }
+
+
+def _play(agent: Agent, levels: str, episodes: int | None, greedy: bool, maker: EnvMaker | None) -> list[Episodes]:
+    c, protocol = agent.config, protocol_of(agent.config, greedy)
+
+    def played(env: VectorEnv, name: str) -> Episodes:
+        found = play(env, agent.actor, agent.normaliser, protocol, (c.seed, "eval", name, agent.k))
+        env.close()
+        return found
+
+    if levels in SPLITS:
+        makers = splits(c, maker)
+        if levels not in makers:
+            raise BadInput("This environment has no unseen levels: give test_env=... .")
+        return [played(makers[levels](episodes or c.evaluation.episodes, agent.k), levels)]
+    wanted = level_range(levels)
+    if episodes is not None:
+        raise BadInput(f"levels {levels!r} are played once each; leave episodes out.")
+    rounds = [wanted[first : first + ROUND] for first in range(0, len(wanted), ROUND)]
+    return [played(make_levels(c, some), f"levels-{some[0]}") for some in rounds]
 
 
 def level_range(text: str) -> list[int]:
@@ -77,11 +85,11 @@ def level_range(text: str) -> list[int]:
 
 
 def recorded_levels(agent: Agent, levels: str) -> list[int]:
-    """The levels of a video: those that were chosen, or four of the training levels or of unseen ones."""
+    """The levels of a video: those that were chosen, or four training levels or four unseen ones."""
     c = agent.config
     if c.game.startswith(OWN):
         raise BadInput("Videos are made on Procgen only.")
-    if levels not in ("train", "test"):
+    if levels not in SPLITS:
         chosen = level_range(levels)
         if len(chosen) > 9:
             raise BadInput(f"A video shows at most nine levels side by side; {levels!r} has {len(chosen)}.")

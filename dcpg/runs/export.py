@@ -1,4 +1,4 @@
-"""A run's agent as a folder to publish: weights, configuration, model card and a video, laid out for Hugging Face."""
+"""A run's agent as a folder to publish: weights, configuration, model card and video, laid out for Hugging Face."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import hashlib
 import json
 import os
 import shutil
-import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import safetensors
@@ -18,26 +17,21 @@ from safetensors.torch import load as load_tensors
 from dcpg.config.command import train_command
 from dcpg.config.presets import PRESETS
 from dcpg.config.schema import OWN, Config
-from dcpg.config.written import EXPORT, from_json
+from dcpg.config.written import EXPORT, Written, read_written
 from dcpg.envs.procgen import ALL_LEVELS
 from dcpg.errors import BadInput, NoValidCheckpoint, StorageFailed
 from dcpg.methods import METHODS
 from dcpg.runs import video
 from dcpg.runs.agent import Agent, load
-from dcpg.runs.evaluate import evaluate_agent, recorded_levels
+from dcpg.runs.evaluate import evaluate_agent, half_width, recorded_levels
 from dcpg.storage.files import dump, fsync_dir, write_durable
-from dcpg.storage.rows import read_rows
+from dcpg.storage.rows import SPLITS, Evaluation, read
 from dcpg.storage.rundir import RunDirectory
 from dcpg.training.weights import WEIGHTS, Moment, find
 
 CONFIG, CARD, REPLAY = "config.json", "README.md", "replay.mp4"
-
-
 FILES = {WEIGHTS, CONFIG, CARD, REPLAY}
-
-
-SPLITS = {"test": "unseen levels", "train": "training levels"}
-
+Returns = Mapping[str, list[float]]  # split -> the returns of its episodes
 
 CITATION = """@inproceedings{moon2022rethinking,
   title     = {Rethinking Value Function Learning for Generalization in Reinforcement Learning},
@@ -47,40 +41,24 @@ CITATION = """@inproceedings{moon2022rethinking,
 }"""
 
 
-@dataclass(frozen=True)
-class Score:
-    """The mean return of some episodes, and the half width of its 95% interval."""
-
-    mean: float
-    spread: float
-    episodes: int
-
-    @classmethod
-    def of(cls, returns: Sequence[float]) -> Score:
-        """Of raw returns."""
-        n = len(returns)
-        return cls(statistics.fmean(returns), 1.96 * statistics.stdev(returns) / n**0.5 if n > 1 else 0.0, n)
-
-
 def write(
-    directory: Path, out: Path | None = None, at: int | None = None, say: Callable[[str], None] = lambda text: None
+    directory: Path, out: Path | None = None, at: int | None = None, show: Callable[[str], None] = lambda text: None
 ) -> Path:
-    """Export a run's newest weights, or those at so many steps; the folder is there when it is whole."""
+    """Export a run's newest weights, or those at `at` steps; the folder appears when it is complete."""
     run = RunDirectory(directory)
-    plain = run.read_config()
-    config = from_json(plain, run.config)
-    if EXPORT in plain:
+    written = read_written(run)
+    if EXPORT in written.plain:
         raise BadInput(f"{directory} is an export already; export the run that it was made from.")
     if at == 0:
         raise BadInput("The untrained agent is not exported: its weights follow from the seed alone.")
     target = Path(os.path.abspath(out if out is not None else directory / "export"))
     check_target(target)
-    agent = None if config.game.startswith(OWN) else load(directory, at)
-    moment = agent.moment if agent is not None else find(run, config, at)
+    agent = None if written.config.game.startswith(OWN) else load(directory, at)
+    moment = agent.moment if agent is not None else find(run, written.config, at)
     files = {
         WEIGHTS: _checked(moment, directory),
-        CONFIG: dump({**plain, "init": None, EXPORT: _about(moment)}, indent=2),
-        CARD: card(config, plain, moment, scores(run, moment, agent, say)).encode(),
+        CONFIG: dump({**written.plain, "init": None, EXPORT: _about(moment)}, indent=2),
+        CARD: card(written, moment, returns_of(run, moment, agent, show)).encode(),
     }
     temporary = target.with_name(f".tmp-{target.name}")
     try:
@@ -90,7 +68,7 @@ def write(
         for name, data in files.items():
             write_durable(temporary / name, data)
         if agent is not None:
-            say("Recording the agent on unseen levels ...")
+            show("Recording the agent on unseen levels ...")
             video.record(agent, recorded_levels(agent, "test"), temporary / REPLAY)
         fsync_dir(temporary)
         _put(temporary, target)
@@ -102,7 +80,7 @@ def write(
 
 
 def check_target(target: Path) -> None:
-    """Refuse a place that holds anything but an earlier export: it would be lost."""
+    """Refuse a folder that holds anything but an earlier export: it would be lost."""
     advice = "choose another --out."
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise BadInput(f"{target} is not a folder; {advice}")
@@ -120,7 +98,7 @@ def check_target(target: Path) -> None:
 
 
 def _put(temporary: Path, target: Path) -> None:
-    """Under its name, instead of an earlier export."""
+    """Move the folder to its place; an earlier export there is removed last."""
     before = target.with_name(f".old-{target.name}")
     shutil.rmtree(before, ignore_errors=True)
     if target.exists():
@@ -136,7 +114,7 @@ def _put(temporary: Path, target: Path) -> None:
 
 
 def _checked(moment: Moment, directory: Path) -> bytes:
-    """The weights; where there is no environment to build a network for, they must at least be tensors."""
+    """The weights, which are tensors at least: your own environment is not here to build a network for."""
     assert moment.weights is not None
     try:
         load_tensors(moment.weights)
@@ -156,15 +134,15 @@ def _about(moment: Moment) -> dict[str, Any]:
     }
 
 
-def scores(run: RunDirectory, moment: Moment, agent: Agent | None, say: Callable[[str], None]) -> dict[str, Score]:
-    """The evaluation that belongs to the weights: as the run noted it, or else played now."""
-    for row in read_rows(run.evaluations.path) if moment.between else []:
-        if (row.get("k"), row.get("steps")) == (moment.k, moment.steps):
-            return {split: Score.of(row[f"{split}_returns"]) for split in SPLITS if f"{split}_returns" in row}
+def returns_of(run: RunDirectory, moment: Moment, agent: Agent | None, show: Callable[[str], None]) -> Returns:
+    """The returns of the exported weights, unseen levels first: from the run's own evaluation, or played now."""
+    for row in read(run.evaluations.path, Evaluation) if moment.between else []:
+        if (row.k, row.steps) == (moment.k, moment.steps):
+            return {split: row.splits[split].returns or [] for split in reversed(SPLITS) if split in row.splits}
     if agent is None:
         return {}
-    say("These weights were not evaluated while they were trained; evaluating them ...")
-    return {split: Score.of(evaluate_agent(agent, split)["returns"]) for split in SPLITS}
+    show("These weights were not evaluated while they were trained; evaluating them ...")
+    return {split: evaluate_agent(agent, split)["returns"] for split in reversed(SPLITS)}
 
 
 def command(config: Config) -> str:
@@ -176,113 +154,130 @@ def command(config: Config) -> str:
     return words
 
 
-def card(config: Config, plain: Mapping[str, Any], moment: Moment, found: Mapping[str, Score]) -> str:
-    """The model card."""
-    game = config.game.removeprefix(OWN)
-    parts = [
-        _front_matter(config, game, found),
-        f"# {config.method} on {game}",
-        "An agent that was trained with the Python package `dcpg`, on some levels, to play levels it has never seen.",
-        _table(config, game, moment),
-        "## Returns",
-        _returns(config, found),
-        "## Use",
-        _use(config),
-        "## Making it again",
-        _again(config, plain, moment),
-        "Computed with " + ", ".join(f"{name} {v}" for name, v in dict(plain.get("versions") or {}).items()) + ".",
-        "## Citation",
-        f"```bibtex\n{CITATION}\n```",
-        "## Licence",
-        "MIT, as dcpg itself.",
+# -- the model card
+
+TEXT = """---
+library_name: dcpg
+pipeline_tag: reinforcement-learning
+license: mit
+tags: [reinforcement-learning, dcpg, {family}, {tag}]
+model-index: {index}
+---
+
+# {c.method} on {game}
+
+An agent that was trained with the Python package `dcpg`, on some levels, to play levels it has never seen.
+
+| | |
+|---|---|
+| method | `{c.method}`: {summary} |
+| game | {kind} |
+| seed | {c.seed} |
+| steps | {steps:,} |
+| preset | `{c.preset}` |
+| training levels | {training} |
+| unseen levels | {unseen} |
+
+## Returns
+
+{returns}
+
+## Use
+
+```python
+import numpy as np
+import dcpg
+
+agent = dcpg.load({load}
+frames = np.zeros((4, *agent.shape), agent.env.dtype)  # one observation or a batch
+print(agent.act(frames), agent.act(frames[0], greedy=True))
+```
+
+The weights are a safetensors file: loading it runs no code from the folder.{eval}
+
+## Reproducing it
+
+{again}
+
+Computed with {versions}.
+
+## Citation
+
+```bibtex
+{citation}
+```
+
+## Licence
+
+MIT, as dcpg itself.
+"""
+OWN_LOAD = """"folder", env=make)  # the folder with these files
+# make(num_envs, seed) -> gymnasium.vector.VectorEnv: the environment that it was trained on"""
+
+
+def card(written: Written, moment: Moment, returns: Returns) -> str:
+    """The model card: metadata that Hugging Face reads (YAML, which reads JSON too), and a text."""
+    c = written.config
+    own, game = c.game.startswith(OWN), c.game.removeprefix(OWN)
+    family = "own" if own else "procgen"
+    results = [
+        {
+            "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
+            "dataset": {"name": f"{game}, {SPLITS[split]}", "type": f"{family}-{game}"},
+            "metrics": [{"type": "mean_reward", "value": fmean(found), "name": f"mean return, {SPLITS[split]}"}],
+        }
+        for split, found in returns.items()
     ]
-    return "\n\n".join(parts) + "\n"
-
-
-def _front_matter(config: Config, game: str, found: Mapping[str, Score]) -> str:
-    """YAML; every text is quoted as JSON, which YAML reads too."""
-    family = "own" if config.game.startswith(OWN) else "procgen"
-    lines = ["---", "library_name: dcpg", "pipeline_tag: reinforcement-learning", "license: mit", "tags:"]
-    lines += [f"- {json.dumps(tag)}" for tag in ("reinforcement-learning", "dcpg", family, f"{family}-{game}")]
-    lines += ["model-index:", f"- name: {json.dumps(f'{config.method}-{game}-{config.seed}')}", "  results:"]
-    for split, score in found.items():
-        lines += [
-            "  - task: {type: reinforcement-learning, name: reinforcement-learning}",
-            f"    dataset: {{name: {json.dumps(f'{game}, {SPLITS[split]}')}, type: {json.dumps(f'{family}-{game}')}}}",
-            "    metrics:",
-            f"    - {{type: mean_reward, value: {score.mean!r}, name: {json.dumps(f'mean return, {SPLITS[split]}')}}}",
-        ]
-    if not found:
-        lines[-1] += " []"
-    return "\n".join([*lines, "---"])
-
-
-def _table(config: Config, game: str, moment: Moment) -> str:
-    own = config.game.startswith(OWN)
-    rows = {
-        "method": f"`{config.method}`: {METHODS[config.method].summary}",
-        "game": f"{game}, an environment of its maker's own" if own else f"{game} (Procgen, {config.env.mode})",
-        "seed": str(config.seed),
-        "steps": f"{moment.steps:,}",
-        "preset": f"`{config.preset}`",
-        "training levels": "the environment's own" if own else training_levels(config),
-        "unseen levels": "the environment's own" if own else f"drawn from all {ALL_LEVELS:,} level seeds of the game",
-    }
-    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {text} |" for name, text in rows.items())])
+    return TEXT.format(
+        family=family,
+        tag=json.dumps(f"{family}-{game}"),
+        index=json.dumps([{"name": f"{c.method}-{game}-{c.seed}", "results": results}]),
+        c=c,
+        game=game,
+        summary=METHODS[c.method].summary,
+        kind=f"{game}, the author's own environment" if own else f"{game} (Procgen, {c.env.mode})",
+        steps=moment.steps,
+        training="those of the environment" if own else training_levels(c),
+        unseen="those of the environment" if own else f"drawn from all {ALL_LEVELS:,} level seeds of the game",
+        returns=_returns(returns, own),
+        load=OWN_LOAD if own else '"folder")  # the folder with these files',
+        eval="" if own else " `dcpg eval folder` plays the agent and gives the returns above again.",
+        again=_again(written, moment),
+        versions=", ".join(f"{name} {version}" for name, version in written.versions.items()),
+        citation=CITATION,
+    )
 
 
 def training_levels(config: Config) -> str:
-    """Which levels a run is trained on."""
+    """The levels that a run is trained on, for a sentence."""
     c = config.levels
+    words = f"level seeds {c.start} to {c.start + c.count - 1}" if c.count else "all level seeds of the game"
     if c.seeds:
         words = f"the {len(c.seeds)} level seeds that `levels.seeds` of `{CONFIG}` lists"
-    else:
-        words = f"level seeds {c.start} to {c.start + c.count - 1}" if c.count else "all level seeds of the game"
     return words + (", by prioritised replay" if c.sampler == "prioritised" else "")
 
 
-def _returns(config: Config, found: Mapping[str, Score]) -> str:
-    if not found:
+def _returns(returns: Returns, own: bool) -> str:
+    if not returns:
         return "These weights were not evaluated while they were trained."
     lines = ["| levels | mean return ± 95% | episodes |", "|---|---|---|"]
-    lines += [f"| {SPLITS[split]} | {s.mean:.2f} ± {s.spread:.2f} | {s.episodes} |" for split, s in found.items()]
-    text = "\n".join(lines) + "\n\nThe first episode of each of so many new environments, with sampled actions."
-    if config.game.startswith(OWN):
-        return text + " There is no video, since only Procgen's games can be shown."
-    return text + f" [{REPLAY}]({REPLAY}) shows four episodes on unseen levels."
+    lines += [f"| {SPLITS[s]} | {fmean(r):.2f} ± {half_width(r):.2f} | {len(r)} |" for s, r in returns.items()]
+    replay = f"[{REPLAY}]({REPLAY}) shows four episodes on unseen levels."
+    lines += ["", "Each episode is the first one of a new environment, with sampled actions."]
+    return "\n".join([*lines, "There is no video: only Procgen can be shown." if own else replay])
 
 
-def _use(config: Config) -> str:
-    env = ", env=make" if config.game.startswith(OWN) else ""
-    lines = [
-        "import numpy as np",
-        "import dcpg",
-        "",
-        f'agent = dcpg.load("folder"{env})  # the folder with these files',
-    ]
-    if env:
-        lines += ["# make(num_envs, seed) -> gymnasium.vector.VectorEnv: the environment that it was trained on"]
-    lines += [
-        "frames = np.zeros((4, *agent.shape), agent.env.dtype)  # one observation or a batch",
-        "print(agent.act(frames), agent.act(frames[0], greedy=True))",
-    ]
-    text = "\n".join(["```python", *lines, "```"])
-    text += "\n\nThe weights are a safetensors file: loading runs no code that the folder brings."
-    return text if env else text + " `dcpg eval folder` plays the agent and gives the returns above again."
-
-
-def _again(config: Config, plain: Mapping[str, Any], moment: Moment) -> str:
-    if config.game.startswith(OWN):
+def _again(written: Written, moment: Moment) -> str:
+    c = written.config
+    text = f"```sh\n{command(c)}\n```\n\nOn the same machine, with the versions below, this gives the same weights."
+    if c.game.startswith(OWN):
         text = (
-            "There is no command for an environment of one's own; it is trained from Python, with `dcpg.train("
-            f'"{config.method}", env=..., preset="{config.preset}", seed={config.seed}, steps={config.steps}, '
-            f"settings=...)` and the settings of `{CONFIG}`."
+            "There is no command for your own environment; it is trained from Python, with `dcpg.train("
+            f'"{c.method}", env=..., preset="{c.preset}", seed={c.seed}, steps={c.steps}, settings=...)` and the '
+            f"settings of `{CONFIG}`."
         )
-    else:
-        text = f"```sh\n{command(config)}\n```\n\n"
-        text += "On the same machine, with the versions below, this gives the same weights."
-    if moment.steps < config.rollouts * config.rollout_size:
-        text += f"\n\nThis trains to {config.steps:,} steps; the weights here are those at {moment.steps:,}."
-    if plain.get("init"):
-        text += "\n\nThe run started from the weights of another run (`--init`), which are needed besides."
+    if moment.steps < c.rollouts * c.rollout_size:
+        text += f"\n\nThis trains to {c.steps:,} steps; the weights here are those at {moment.steps:,}."
+    if written.init:
+        text += "\n\nThe run started from the weights of another run (`--init`), which are needed too."
     return text

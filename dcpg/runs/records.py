@@ -1,9 +1,8 @@
-"""Runs as the report sees them: read from disk with suspicion, and what is wrong with them said."""
+"""Runs as reports and analyses read them: strictly, with a note about everything that was left out."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,42 +10,30 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from dcpg.config.command import usual_values
+from msgspec.structs import replace
+
 from dcpg.config.presets import PRESETS
 from dcpg.config.resolve import resolve
-from dcpg.config.schema import OWN, Config
-from dcpg.config.written import from_json
+from dcpg.config.schema import OWN, Config, Levels
+from dcpg.config.written import Written, parse_written
 from dcpg.envs.procgen import ALL_LEVELS
 from dcpg.errors import BadInput, unknown
+from dcpg.methods import METHODS
+from dcpg.methods.drac import DrAC
 from dcpg.settings import dotted
 from dcpg.storage.files import read_regular
-from dcpg.storage.rows import parse_rows
+from dcpg.storage.rows import LARGEST, SPLITS, Evaluation, Metrics, parse, parse_rows
 from dcpg.storage.rundir import RunDirectory
 
-SPLITS = ("train", "test")
-
-
-VALUES = ("predicted_value", "true_value", "true_value_own_gamma")
-
-
-NEWEST = 3  # evaluations whose single episodes are kept
-
-
+NEWEST = 3  # evaluations that keep their single episodes
 MOST_ANALYSIS = 64_000_000  # bytes
 
-
-LARGEST = 1e100  # a greater return is no return, and its square is not finite
-
-
-STIFFNESS = {  # what is measured -> its column of metrics.jsonl
+STIFFNESS = {  # field of a Measurement -> column of metrics.jsonl
     "stiffness": "stiffness", "sign_free": "stiffness_sign_free", "sign_agreement": "stiffness_sign_agreement",
 }  # fmt: skip
 
-
-# what may differ between two runs that are compared: the method itself, and how a run is computed or watched
+# What may differ between two runs that are compared: the method itself, and how a run is computed or watched.
 _OF_THE_METHOD = ("algorithm.", "levels.sampler", "levels.beta", "levels.rho", "augment", "drac.")
-
-
 _OF_THE_COMPUTER = (
     "seed", "game", "method", "preset", "steps", "shards", "keep_every", "analyse", "check_room", "wandb",
     "checkpoints.", "machine.", "env.timeout", "evaluation.every",
@@ -64,39 +51,46 @@ class Setting:
 
     @property
     def level_count(self) -> int:
-        """How many training levels."""
+        """The number of training levels; 0 stands for all of them."""
         plain = dict(self.levels)
         return len(plain["levels.seeds"]) or int(plain["levels.count"])
 
     def sentence(self) -> str:
-        """For people."""
         return f"{self.steps:,} steps, preset {self.preset}, {self.level_count or 'all'} training levels"
 
     @property
     def is_paper_size(self) -> bool:
-        """Whether the paper's own figures can be set beside such runs."""
+        """Whether the numbers that the paper prints can be shown beside such runs."""
         return self == papers_setting()
 
 
-def setting_of(config: Config) -> Setting:
-    """A run's. What the preset changes in methods belongs to it, for `variant_of` does not name it."""
+def setting_of(config: Config, preset_values: Mapping[str, Any]) -> Setting:
+    """What a run can be compared with.
+
+    The preset's values for methods belong to it, because `variant_of` does not name them. They are the run's own: the
+    table of presets may have changed since it was made.
+    """
     every = {name: value for name, value, _ in dotted(config)}
     common = {n: v for n, v in every.items() if not n.startswith((*_OF_THE_METHOD, *_OF_THE_COMPUTER))}
     levels = tuple((n, v) for n, v in common.items() if n.startswith("levels."))
-    preset = {n: v for n, v in PRESETS.get(config.preset, {}).items() if n.startswith(_OF_THE_METHOD)}
-    rest = tuple((n, v) for n, v in (common | preset).items() if not n.startswith("levels."))
+    rest = tuple((n, v) for n, v in (common | _of_the_method(preset_values)).items() if not n.startswith("levels."))
     return Setting(config.rollouts * config.rollout_size, config.preset, levels, rest)
+
+
+def setting_today(config: Config) -> Setting:
+    """The setting of a run that is started now."""
+    return setting_of(config, PRESETS[config.preset])
 
 
 @cache
 def papers_setting() -> Setting:
-    """The paper's own."""
-    return setting_of(resolve("ppo", "bigfish"))
+    """The setting of the paper's own runs."""
+    return setting_today(resolve("ppo", "bigfish"))
 
 
-def variant_of(config: Config) -> str:
-    """The method's name, and what was set otherwise than the method and the preset have it."""
-    usual = usual_values(config.method, config.preset)
+def variant_of(config: Config, preset_values: Mapping[str, Any]) -> str:
+    """The method's name, and every setting that neither the method nor the run's preset explains."""
+    usual = _defaults(config.method) | _of_the_method(preset_values) | dict(METHODS[config.method].fixed)
     other = [
         f"{name.rsplit('.', 1)[-1]}={value}"
         for name, value, _ in dotted(config)
@@ -105,32 +99,63 @@ def variant_of(config: Config) -> str:
     return f"{config.method} [{', '.join(other)}]" if other else config.method
 
 
+@cache
+def _defaults(method: str) -> dict[str, Any]:
+    sections = {"algorithm": METHODS[method].settings(), "levels": Levels(), "drac": DrAC()}
+    values = {f"{key}.{name}": value for key, section in sections.items() for name, value, _ in dotted(section)}
+    return values | {"augment": Config.augment}
+
+
+def _of_the_method(preset_values: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: _hashable(n, v) for n, v in preset_values.items() if n.startswith(_OF_THE_METHOD)}
+
+
+def _hashable(name: str, value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(_hashable(name, item) for item in value)
+    if isinstance(value, dict):
+        raise BadInput(f"config.json: preset_values has {_short(value)} for {name}, which is no setting.")
+    return value
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The value stiffness that a run measured on one rollout."""
+
+    steps: int
+    stiffness: float
+    sign_free: float
+    sign_agreement: float
+
+
 @dataclass(frozen=True)
 class Record:
-    """One run."""
+    """One run: its configuration, its evaluations, and what was measured on it."""
 
     path: Path
-    config: Config
-    versions: Mapping[str, str]
-    evaluations: list[dict[str, Any]]
-    stiffness: list[dict[str, float]]  # of rows of metrics.jsonl that have it
-    analyses: dict[str, dict[str, Any]] = field(default_factory=dict)  # what `dcpg analyse` kept of the newest weights
-    init: bool = False  # it began with the weights of another run
+    written: Written
+    evaluations: list[Evaluation]
+    stiffness: list[Measurement]
+    analyses: dict[str, dict[str, Any]] = field(default_factory=dict)  # `dcpg analyse` of the newest weights, by name
+
+    @property
+    def config(self) -> Config:
+        return self.written.config
 
     @cached_property
     def setting(self) -> Setting:
-        """What it can be compared with."""
-        return setting_of(self.config)
+        return setting_of(self.config, self.written.preset_values)
 
     @cached_property
     def label(self) -> str:
-        """The method and its variant; a run that began with trained weights is no run of the method itself."""
-        return f"{variant_of(self.config)} [init]" if self.init else variant_of(self.config)
+        """The method and its variant; a run that started from trained weights is not a run of the method itself."""
+        variant = variant_of(self.config, self.written.preset_values)
+        return f"{variant} [init]" if self.written.init else variant
 
     @property
     def steps(self) -> int:
-        """At the newest evaluation."""
-        return int(self.evaluations[-1]["steps"]) if self.evaluations else 0
+        """The steps at the newest evaluation."""
+        return self.evaluations[-1].steps if self.evaluations else 0
 
     @property
     def finished(self) -> bool:
@@ -139,13 +164,12 @@ class Record:
 
     @property
     def name(self) -> str:
-        """For people."""
         return f"{self.label} on {self.config.game}, seed {self.config.seed}"
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that was found and what was done about it."""
+    """Something wrong with the files of a run, and what was done about it."""
 
     path: Path
     text: str
@@ -155,7 +179,7 @@ Cache = dict[Path, tuple[tuple[Any, ...], tuple[Record, list[str]]]]  # run -> i
 
 
 def read(directories: Iterable[Path], cache: Cache | None = None) -> tuple[list[Record], list[Problem]]:
-    """Every run at or below the directories. Links are not followed; a run is read once however often it is named.
+    """Every run at or below the directories. Links are not followed, and no run is read twice.
 
     With a cache, a run is read again only when its files have changed.
     """
@@ -182,19 +206,19 @@ def read(directories: Iterable[Path], cache: Cache | None = None) -> tuple[list[
 
 def _run_directories(top: Path, problems: list[Problem]) -> Iterable[Path]:
     def note(error: OSError) -> None:
-        problems.append(Problem(Path(error.filename), f"left out: it cannot be looked into ({error.strerror})"))
+        problems.append(Problem(Path(error.filename), f"left out: it cannot be opened ({error.strerror})"))
 
     for folder, below, files in os.walk(top, onerror=note):
-        # some other program's config.json may stand above the runs
+        # another program's config.json may lie above the runs
         if "config.json" in files and (not below or {*files, *below} & {"eval.jsonl", "checkpoints"}):
             below.clear()
             yield Path(folder)
 
 
 def without_duplicates(records: list[Record], problems: list[Problem]) -> list[Record]:
-    """One run for each method, game, seed and setting: the one that is furthest and has most measured on it.
+    """One run per method, game, seed and setting: the one with the most steps, then the most measurements.
 
-    Who computed it and how often it was looked at makes no second seed of it. The others are noted.
+    The machine and the number of evaluations do not make another run a second seed. The others are noted as problems.
     """
     best: dict[tuple[Any, ...], Record] = {}
     for record in sorted(records, key=lambda r: (-r.steps, -len(r.stiffness), -len(r.analyses))):
@@ -219,46 +243,23 @@ def _read_cached(path: Path, cache: Cache) -> tuple[Record, list[str]]:
 
 
 def read_run(path: Path) -> tuple[Record, list[str]]:
-    """A run and what is odd about it; one whose numbers cannot be trusted is refused."""
+    """A run, and notes about what was passed over; a run with numbers that cannot be trusted is refused."""
     run, notes = RunDirectory(path), list[str]()
     try:
-        plain = run.read_config()
-        config = from_json(plain, "config.json")
-    except (OverflowError, RecursionError) as error:
+        written = parse_written(run.read_config(), "config.json")
+    except RecursionError as error:
         raise BadInput(f"config.json is not a run's configuration ({error}).") from None
+    config = written.config
     if config.preset not in PRESETS:
         raise unknown("preset", config.preset, PRESETS)
-    evaluations = _rows(run.evaluations.path, notes)
-    for number, row in enumerate(evaluations, 1):
-        _check_evaluation(row, number, config)
-    for row in evaluations[:-NEWEST]:  # a report over thousands of runs has no room for every episode
-        for split in SPLITS:
-            row.pop(f"{split}_returns", None)
-            row.pop(f"{split}_levels", None)
-    steps = [row["steps"] for row in evaluations]
-    if steps != sorted(set(steps)):
-        raise BadInput("eval.jsonl: steps do not grow from row to row.")
-    last = config.rollouts * config.rollout_size
-    if steps and steps[-1] > last:
-        raise BadInput(f"eval.jsonl: an evaluation at {steps[-1]:,} steps, but the run is one of {last:,}.")
-    versions = plain.get("versions")
-    versions = {str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {}
-    analyses = _analyses(run, config, steps[-1] if steps else 0, notes)
-    return Record(
-        path, config, versions, evaluations, _stiffness(run, config, notes), analyses, bool(plain.get("init"))
-    ), notes
-
-
-def _stiffness(run: RunDirectory, config: Config, notes: list[str]) -> list[dict[str, float]]:
-    """The measurements of a run that was asked for them: other runs' metrics are long and have none."""
-    if "stiffness" not in config.analyse:
-        return []
-    names = ("steps", *STIFFNESS.values())
-    rows = [row for row in _rows(run.metrics.path, notes) if "stiffness" in row]
-    return [
-        {name: _number(row.get(name), f"metrics.jsonl, measurement {number}: {name}") for name in names}
-        for number, row in enumerate(rows, 1)
-    ]
+    _of_the_method(written.preset_values)  # refuses values that could not be compared
+    rows = _rows(run.evaluations.path, notes)
+    evaluations = [_evaluation(row, f"eval.jsonl, row {number}", config) for number, row in enumerate(rows, 1)]
+    _check_steps(evaluations, config)
+    # a report over thousands of runs has no memory for every episode
+    evaluations[:-NEWEST] = [_without_episodes(evaluation) for evaluation in evaluations[:-NEWEST]]
+    analyses = _analyses(run, config, evaluations[-1].steps if evaluations else 0, notes)
+    return Record(path, written, evaluations, _measurements(run, config, notes), analyses), notes
 
 
 def _rows(path: Path, notes: list[str]) -> list[dict[str, Any]]:
@@ -273,52 +274,47 @@ def _rows(path: Path, notes: list[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def _check_evaluation(row: dict[str, Any], number: int, config: Config) -> None:
-    where = f"eval.jsonl, row {number}"
-    steps = row.get("steps")
-    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-        raise BadInput(f"{where}: steps is {_short(steps)}, not a number of steps.")
-    own = config.game.startswith(OWN)
+def _evaluation(row: Mapping[str, Any], where: str, config: Config) -> Evaluation:
+    """A row, checked against the configuration too: the splits that must be there, and the range of level seeds."""
+    found, own = parse(row, Evaluation, where), config.game.startswith(OWN)
     for split in SPLITS:
-        if f"{split}_return" not in row:
-            if own and split == "test":
-                continue  # an environment of one's own may have no unseen levels
+        if split not in found.splits and not (own and split == "test"):  # your own may have no unseen levels
             raise BadInput(f"{where}: {split}_return is missing.")
-        mean = _number(row[f"{split}_return"], f"{where}: {split}_return")
-        for name in VALUES:
-            _number(row.get(f"{split}_{name}"), f"{where}: {split}_{name}")
-        returns, levels = row.get(f"{split}_returns"), row.get(f"{split}_levels")
-        if not isinstance(returns, list) or not isinstance(levels, list) or len(returns) != len(levels) or not returns:
-            raise BadInput(f"{where}: {split}_returns and {split}_levels are not lists of equal length.")
-        if not all(type(r) in (int, float) and abs(r) <= LARGEST for r in returns):
-            odd = next(r for r in returns if not (type(r) in (int, float) and abs(r) <= LARGEST))
-            raise BadInput(f"{where}: {split}_returns has {_short(odd)}, which is not a number.")
-        if not all(_is_level(level, own) for level in levels):
+    for split, episodes in found.splits.items():
+        if not own and not all(0 <= level < ALL_LEVELS for level in episodes.levels or ()):
             raise BadInput(f"{where}: {split}_levels are not level seeds.")
-        if not math.isclose(mean, sum(returns) / len(returns), rel_tol=1e-6, abs_tol=1e-6):
-            raise BadInput(
-                f"{where}: {split}_return is {mean:g}, but its episodes' mean is {sum(returns) / len(returns):g}."
-            )
+    return found
 
 
-def _number(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST:
-        raise BadInput(f"{where} is {_short(value)}, not a number.")
-    return float(value)
+def _check_steps(evaluations: list[Evaluation], config: Config) -> None:
+    steps, last = [evaluation.steps for evaluation in evaluations], config.rollouts * config.rollout_size
+    if steps != sorted(set(steps)):
+        raise BadInput("eval.jsonl: steps do not grow from row to row.")
+    if steps and steps[-1] > last:
+        raise BadInput(f"eval.jsonl: an evaluation at {steps[-1]:,} steps, but the run is one of {last:,}.")
 
 
-def _is_level(value: Any, own: bool) -> bool:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return whole and (own or 0 <= value < ALL_LEVELS)
+def _without_episodes(evaluation: Evaluation) -> Evaluation:
+    splits = {name: replace(split, returns=None, levels=None) for name, split in evaluation.splits.items()}
+    return replace(evaluation, splits=splits)
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
+def _measurements(run: RunDirectory, config: Config, notes: list[str]) -> list[Measurement]:
+    """The stiffness of a run that was asked to measure it: the metrics of other runs are long and have none."""
+    if "stiffness" not in config.analyse:
+        return []
+    found = []
+    for number, row in enumerate(_rows(run.metrics.path, notes), 1):
+        if "stiffness" in row:
+            where = f"metrics.jsonl, row {number}"
+            metrics = parse(row, Metrics, where)
+            values = {n: _number(metrics.more.get(column), f"{where}: {column}") for n, column in STIFFNESS.items()}
+            found.append(Measurement(metrics.steps, **values))
+    return found
 
 
 def _analyses(run: RunDirectory, config: Config, steps: int, notes: list[str]) -> dict[str, dict[str, Any]]:
-    """What `dcpg analyse` kept of this run's newest weights, where it has the form that the report reads."""
+    """The results of `dcpg analyse` for this run's newest weights, if they have the form that the report reads."""
     found: dict[str, dict[str, Any]] = {}
     for name, check in (("ood-actions", _check_ood_actions), ("levels", _check_levels)):
         path = run.path / "analysis" / f"{name}.json"
@@ -326,8 +322,8 @@ def _analyses(run: RunDirectory, config: Config, steps: int, notes: list[str]) -
             continue
         try:
             plain = json.loads(read_regular(path, MOST_ANALYSIS))
-            whose = {"analysis": name, "method": config.method, "game": config.game, "seed": config.seed}
-            if {key: plain[key] for key in whose} != whose:
+            expected = {"analysis": name, "method": config.method, "game": config.game, "seed": config.seed}
+            if {key: plain[key] for key in expected} != expected:
                 raise BadInput("it is of another run")
             check(plain)
             if plain["steps"] < steps:
@@ -350,7 +346,18 @@ def _check_levels(plain: Any) -> None:
     _number(plain["steps"], "steps")
     for split in SPLITS:
         levels, returns = plain[split]["levels"], plain[split]["returns"]
-        if len(levels) != len(returns) or not all(_is_level(level, False) for level in levels):
-            raise BadInput(f"{split} has not one return a level")
+        if len(levels) != len(returns) or not all(type(n) is int and 0 <= n < ALL_LEVELS for n in levels):
+            raise BadInput(f"{split} does not have one return per level")
         for value in returns:
             _number(value, f"{split} returns")
+
+
+def _number(value: Any, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST:
+        raise BadInput(f"{where} is {_short(value)}, not a number.")
+    return float(value)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

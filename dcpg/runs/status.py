@@ -1,16 +1,18 @@
-"""Where a run stands, from its directory alone: that is the truth, whatever a sweep has written down about it."""
+"""How far a run has come, read from its directory alone.
+
+The directory is the truth, whatever a sweep has written down about the run.
+"""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 
@@ -19,55 +21,55 @@ from dcpg.config.written import Written, fingerprint, read_written
 from dcpg.errors import BadInput
 from dcpg.settings import dotted
 from dcpg.storage.files import read_regular
-from dcpg.storage.rows import parse_rows
+from dcpg.storage.rows import Evaluation, R, Summary, Timing, parse_rows
 from dcpg.storage.rundir import RunDirectory
 
 CHECKPOINT = re.compile(r"[0-9]{12}-[0-9.]+-[0-9]{5}")
-
-
-MOST_ROW = 64_000_000  # bytes
-
-
-FOREIGN_SILENCE = 120.0  # seconds after which another host's lock says nothing about a running process
+LONGEST_ROW = 64_000_000  # bytes
+FOREIGN_SILENCE = 120.0  # seconds without a heartbeat after which another host's lock is no sign of a running process
 
 
 @dataclass(frozen=True)
-class Standing:
-    """A run's."""
+class RunStatus:
+    """How far a run has come."""
 
-    status: str = "waiting"  # or interrupted (also while it goes on), finished, or damaged
+    state: Literal["waiting", "interrupted", "finished", "damaged"] = "waiting"  # a running one is "interrupted" too
     steps: int = 0
-    place: str = ""  # the newest checkpoint's name; names sort as a run goes on
+    checkpoint: str = ""  # name of the newest checkpoint; later checkpoints have greater names
     train_return: float | None = None
     test_return: float | None = None
     steps_per_s: float = 0.0
-    note: str = ""  # what is wrong with it, if it is damaged
+    note: str = ""  # what is wrong with a damaged run
 
 
-def look(config: Config, path: Path) -> Standing:
-    """Where a run stands; a directory that holds another one is refused, one that cannot be read is damaged."""
+def status_of(config: Config, path: Path) -> RunStatus:
+    """The status of the run with this configuration at this path.
+
+    BadInput if the directory holds another run; a directory that cannot be read has the state "damaged".
+    """
     run = RunDirectory(path)
-    if not run.config.exists():  # it comes last when a run begins
-        return Standing()
+    if not run.config.exists():  # a new run writes it last
+        return RunStatus()
     try:
         written = read_written(run)
     except BadInput as error:
-        return Standing("damaged", note=str(error))
+        return RunStatus("damaged", note=str(error))
     _check_same(config, run, written)
-    evaluated = next(iter(last_rows(run.evaluations.path)), {})
-    phase = last_rows(run.timing.path, config.declared().N_pi)  # rollouts with an auxiliary phase take much longer
-    place = max((p.name for p in run.checkpoints.glob("0*-*") if CHECKPOINT.fullmatch(p.name)), default="")
+    evaluation = next(iter(last_rows(run.evaluations.path, Evaluation)), None)
+    # one whole phase, since a rollout with an auxiliary phase takes much longer than the others
+    timing = last_rows(run.timing.path, Timing, config.declared().N_pi)
+    checkpoint = max((p.name for p in run.checkpoints.glob("0*-*") if CHECKPOINT.fullmatch(p.name)), default="")
     total = config.rollouts * config.rollout_size
-    steps = _whole(phase[-1].get("steps") if phase else 0) or int(place[:12] or 0)
-    seconds = [1 / speed for row in phase if (speed := _number(row.get("steps_per_s")) or 0.0) > 0]
-    finished = _says_finished(run.summary, total) and _whole(evaluated.get("steps")) == total
-    return Standing(
+    steps = timing[-1].steps if timing else int(checkpoint[:12] or 0)
+    evaluated = evaluation is not None and evaluation.steps == total
+    finished = evaluated and _summary_says_finished(run.summary, total)
+    return RunStatus(
         "finished" if finished else "interrupted",
         total if finished else min(steps, total),
-        place,
-        _number(evaluated.get("train_return")),
-        _number(evaluated.get("test_return")),
-        len(seconds) / sum(seconds) if seconds else 0.0,
+        checkpoint,
+        _mean_return(evaluation, "train"),
+        _mean_return(evaluation, "test"),
+        _mean_speed([row.steps_per_s for row in timing]),
     )
 
 
@@ -78,8 +80,8 @@ def _check_same(config: Config, run: RunDirectory, written: Written) -> None:
     if (fingerprint(there.to_json()), there.steps) != (fingerprint(config.to_json()), config.steps):
         name, old, new = _first_difference(there, config)
         raise BadInput(
-            f"{run.path} holds another run than this sweep's: it has {name}={old}, the sweep {new}. Choose "
-            "another --out, or change the sweep back."
+            f"{run.path} holds another run than this sweep's {run.path.name}: it has {name}={old}, the sweep {new}. "
+            "Choose another --out, or change the sweep back."
         )
 
 
@@ -92,16 +94,27 @@ def _first_difference(there: Config, wanted: Config) -> tuple[str, Any, Any]:
     return "settings", "others", "its own"
 
 
-def _says_finished(summary: Path, total: int) -> bool:
+def _summary_says_finished(path: Path, total: int) -> bool:
     try:
-        plain = json.loads(read_regular(summary, MOST_ROW))
-        return bool(plain["status"] == "finished" and plain["steps"] == total)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        summary = Summary.parse(json.loads(read_regular(path, LONGEST_ROW)))
+    except (OSError, ValueError, TypeError, OverflowError, RecursionError):
         return False
+    return summary.status == "finished" and summary.steps == total
 
 
-def last_rows(path: Path, count: int = 1) -> list[dict[str, Any]]:
-    """The last whole rows of a file of JSON lines, oldest first, without reading the rows before them."""
+def _mean_return(evaluation: Evaluation | None, split: str) -> float | None:
+    found = evaluation.splits.get(split) if evaluation is not None else None
+    return found.mean if found is not None else None
+
+
+def _mean_speed(steps_per_s: list[float]) -> float:
+    """The speed over rollouts of equal size."""
+    seconds = [1 / speed for speed in steps_per_s if speed > 0]
+    return len(seconds) / sum(seconds) if seconds else 0.0
+
+
+def last_rows(path: Path, kind: type[R], count: int = 1) -> list[R]:
+    """The last `count` rows of a file, oldest first, without reading those before; unreadable rows are left out."""
     try:
         with open(path, "rb") as file:
             size, length = os.fstat(file.fileno()).st_size, 8_192
@@ -109,27 +122,25 @@ def last_rows(path: Path, count: int = 1) -> list[dict[str, Any]]:
                 file.seek(max(size - length, 0))
                 data = file.read(length)
                 whole = len(data) >= size
-                lines = data.splitlines(keepends=True)[0 if whole else 1 :]  # the first may be the end of one only
-                rows = [row for line in lines[-count - 1 :] for row in parse_rows(line)]  # the last may be torn
-                if len(rows) >= count or whole or length > MOST_ROW:
+                lines = data.splitlines(keepends=True)[0 if whole else 1 :]  # the first one may lack its beginning
+                if len(lines) > count or whole or length > LONGEST_ROW:
+                    rows = [row for line in lines[-count - 1 :] for row in _rows(line, kind)]  # the last may be torn
                     return rows[-count:]
                 length *= 8
-    except (OSError, RecursionError):
+    except OSError:
         return []
 
 
-def _whole(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+def _rows(line: bytes, kind: type[R]) -> list[R]:
+    try:
+        return [kind.parse(plain) for plain in parse_rows(line)]
+    except (ValueError, OverflowError, RecursionError):
+        return []
 
 
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        return None
-    return float(value)
-
-
-def runs_now(lock: Path) -> bool:
-    """Whether somebody works in a directory. Only looks: trying the lock would stand in its holder's way."""
+def is_running(path: Path) -> bool:
+    """Whether a process trains in a run's directory. Only reads the lock: trying it would disturb its holder."""
+    lock = RunDirectory(path).lock.path
     try:
         holder = json.loads(read_regular(lock, 10_000))
         host, pid = holder["host"], int(holder["pid"])

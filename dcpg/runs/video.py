@@ -1,4 +1,4 @@
-"""Videos of an agent at play: the game as people see it, and beside it what the agent thinks of it."""
+"""Videos of an agent: the game in high resolution, with the agent's values and policy beside it."""
 
 from __future__ import annotations
 
@@ -22,88 +22,43 @@ from dcpg.envs.procgen import Procgen
 from dcpg.errors import BadInput, StorageFailed
 from dcpg.runs.agent import Agent
 
-FPS = 15  # Procgen's own
-
-
+FPS = 15  # as in Procgen
 MAX_FRAMES = 1000
-
-
-END = FPS  # frames for which the last picture stands
-
-
+END = FPS  # frames for which the last picture is shown
 GIF_WIDTH = 480  # pixels at most: a GIF compresses badly
-
-
 GIF_COLOURS = 64
+GIF_FRAMES = 300  # at most: a longer GIF shows every second frame, every fourth, ...
+GIF_DELAY = 70  # milliseconds per frame: GIF allows multiples of ten, and 1/15 s is 67
 
-
-GIF_FRAMES = 300  # at most: a longer GIF has every second frame, every fourth, ...
-
-
-GIF_DELAY = 70  # milliseconds; a GIF counts in tens, and 1/15 s is 67
-
-
-# what Procgen's 15 actions press
+# the keys that Procgen's 15 actions press
 ACTIONS = (
     "left-down", "left", "left-up", "down", "no-op", "up", "right-down", "right", "right-up",
     "D", "A", "W", "S", "Q", "E",
 )  # fmt: skip
 
-
-# lengths in pixels of a tile at half size; a single level is shown at twice these
+# Lengths in pixels of a tile at scale 1; a single level is shown at scale 2.
 GAME, PANEL, MARGIN = 256, 172, 8
-
-
 SECOND = 92  # where the panel's second column begins
-
-
-GAP = 4  # between two tiles; even, as H.264 wants
-
-
+GAP = 4  # between two tiles; H.264 needs even sizes
 ROW = 10  # height of an action's row
-
-
 CURVE = (48, 92)  # top and bottom of the value's curve
-
-
 BARS = 101  # top of the first action's row
-
-
-BAR_LEFT, BAR_RIGHT = 60, 140  # where a bar of probability 0 and one of probability 1 end
-
-
-CURVE_STEPS = 50  # steps that the curve has room for before it is squeezed
-
+BAR_LEFT, BAR_RIGHT = 60, 140  # ends of a bar of probability 0 and of probability 1
+CURVE_STEPS = 50  # steps before the curve is squeezed
 
 Colour = tuple[int, int, int]
-
-
 BACKGROUND: Colour = (22, 24, 29)
-
-
 FIELD: Colour = (36, 39, 46)
-
-
 BETWEEN: Colour = (70, 74, 82)
-
-
 DIM: Colour = (150, 155, 165)
-
-
 BRIGHT: Colour = (238, 240, 244)
-
-
 BAR: Colour = (72, 128, 200)
-
-
 TAKEN: Colour = (255, 176, 60)
-
-
 VALUE: Colour = (96, 208, 160)
 
 
 def record(agent: Agent, levels: Sequence[int], out: Path) -> evaluation.Episodes:
-    """One episode on each level, side by side, as a video (.mp4 or .gif by the file's ending); what was played."""
+    """Play one episode per level and write them side by side to an .mp4 or a .gif file; returns the episodes."""
     check_target(out)
     env = make_levels(agent.config, levels, render=True)
     assert isinstance(env, Procgen)
@@ -124,7 +79,7 @@ def record(agent: Agent, levels: Sequence[int], out: Path) -> evaluation.Episode
             pictures = env.high_resolution()
             for i in np.flatnonzero(turn.playing):
                 tiles[i].total += float(turn.step.rewards[i])
-                if turn.step.dones[i]:  # the picture is of the next episode already
+                if turn.step.dones[i]:  # the picture already shows the next episode
                     tiles[i].finish("return")
                 else:
                     tiles[i].look(pictures[i])
@@ -146,7 +101,7 @@ def record(agent: Agent, levels: Sequence[int], out: Path) -> evaluation.Episode
 
 @dataclass
 class Tile:
-    """One level: the game's picture, and a panel with what the agent thinks of it."""
+    """One level: the game's picture, and a panel with the agent's value and policy."""
 
     level: int
     scale: int  # 1 or 2
@@ -159,12 +114,12 @@ class Tile:
         self.image = Image.new("RGB", ((GAME + PANEL) * self.scale, GAME * self.scale), BACKGROUND)
 
     def look(self, picture: Array) -> None:
-        """Show the game as it stands, uint8 [512, 512, 3]."""
+        """Show the game's current picture, uint8 [512, 512, 3]."""
         shown = Image.fromarray(picture)
         self.image.paste(shown if self.scale == 2 else shown.reduce(2), (0, 0))
 
     def think(self, probabilities: Sequence[float], value: float, action: int) -> None:
-        """Show the state's value, the policy there and the action that was taken."""
+        """Show the value of the state, the policy and the action that was taken."""
         self.values.append(value)
         pen = Pen(self.image, self.scale, GAME)
         pen.box(0, 0, PANEL, GAME, BACKGROUND)
@@ -184,20 +139,19 @@ class Tile:
             pen.text(right, top, f"{100 * p:.0f}%", 9, words, "ra")
 
     def _total(self, pen: Pen) -> None:
-        """The return so far."""
         pen.box(MARGIN, 22, SECOND - 10, 42, BACKGROUND)
         pen.text(MARGIN, 26, "return", 10, DIM)
         pen.text(SECOND - 10, 24, f"{self.total:.4g}", 12, BRIGHT, "ra")
 
     def _curve(self, pen: Pen) -> None:
-        """V over the episode, between its lowest and its highest so far."""
+        """The values over the episode, scaled to their lowest and highest so far."""
         top, bottom = CURVE
         left, right = MARGIN, PANEL - MARGIN
         pen.box(left, top, right, bottom, FIELD)
         low, high = min(self.values), max(self.values)
-        if high - low < 0.1:  # noise must not look like a mountain
+        if high - low < 0.1:  # do not magnify noise
             low, high = (low + high) / 2 - 0.05, (low + high) / 2 + 0.05
-        start = left + 22  # the scale stands before the curve
+        start = left + 22  # the scale is to the left of the curve
         across = (right - start - 4) / max(CURVE_STEPS, len(self.values) - 1)
         down = (bottom - top - 6) / (high - low)
         pen.text(left + 2, top + 1, f"{high:.3g}", 8, DIM)
@@ -205,7 +159,7 @@ class Tile:
         pen.line([(start + t * across, top + 3 + (high - v) * down) for t, v in enumerate(self.values)], VALUE)
 
     def finish(self, words: str) -> None:
-        """Go dark; the final return stays."""
+        """Darken the tile and show the final return."""
         self.finished = True
         self._total(Pen(self.image, self.scale, GAME))
         self.image = Image.blend(self.image, Image.new("RGB", self.image.size), 0.7)
@@ -216,24 +170,24 @@ class Tile:
 
 @dataclass(frozen=True)
 class Pen:
-    """Draws on a picture in the lengths of a tile at half size, to the right of `left`."""
+    """Draws on a picture in the lengths of a tile at scale 1, to the right of `left`."""
 
     image: Image.Image
     scale: int
     left: int
 
     def box(self, x0: float, y0: float, x1: float, y1: float, colour: Colour) -> None:
-        """A filled rectangle, its right and lower ends not included."""
+        """A filled rectangle that excludes its right and lower ends."""
         a, b = self._at(x0, y0), self._at(x1, y1)
         if b[0] - a[0] >= 1:
             ImageDraw.Draw(self.image).rectangle((round(a[0]), round(a[1]), round(b[0]) - 1, round(b[1]) - 1), colour)
 
     def text(self, x: float, y: float, words: str, size: int, colour: Colour, anchor: str = "la") -> None:
-        """Words at a place; `anchor` as Pillow has it."""
+        """Text at a place; `anchor` as in Pillow."""
         ImageDraw.Draw(self.image).text(self._at(x, y), words, colour, font(size * self.scale), anchor)
 
     def line(self, points: Sequence[tuple[float, float]], colour: Colour) -> None:
-        """A line through points; a point alone is a dot."""
+        """A line through points, with a dot on the last one."""
         draw, places = ImageDraw.Draw(self.image), [self._at(*p) for p in points]
         draw.line(places, colour, self.scale, "curve")
         draw.circle(places[-1], 1.5 * self.scale, colour)
@@ -244,12 +198,12 @@ class Pen:
 
 @functools.cache
 def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """Pillow's own font."""
+    """Pillow's default font in this size."""
     return ImageFont.load_default(size)
 
 
 def tiled(tiles: Sequence[Image.Image]) -> Image.Image:
-    """Pictures of one size as one: a grid with as many columns as rows, or one more."""
+    """Pictures of equal size in a grid with as many columns as rows, or one more."""
     columns = math.ceil(math.sqrt(len(tiles)))
     rows = math.ceil(len(tiles) / columns)
     w, h = tiles[0].size
@@ -270,7 +224,7 @@ def check_target(out: Path) -> None:
 
 @contextmanager
 def writing(out: Path, size: tuple[int, int]) -> Iterator[Callable[[Image.Image], None]]:
-    """A function that adds a frame to a video, which is under its name only when it is whole."""
+    """Yields a function that adds a frame; the file appears under its name when it is complete."""
     temporary = out.with_name(f".tmp-{out.name}")
     kind = _mp4 if out.suffix == ".mp4" else _gif
     try:
@@ -285,8 +239,8 @@ def writing(out: Path, size: tuple[int, int]) -> Iterator[Callable[[Image.Image]
 
 @contextmanager
 def _mp4(path: Path, size: tuple[int, int]) -> Iterator[Callable[[Image.Image], None]]:
-    """H.264; each frame goes to the encoder at once."""
-    with av.open(str(path), "w", options={"movflags": "faststart"}) as container:  # a page can play it as it loads
+    """H.264; frames are encoded as they come."""
+    with av.open(str(path), "w", options={"movflags": "faststart"}) as container:  # browsers can play it while it loads
         stream = container.add_stream("libx264", rate=Fraction(FPS), options={"crf": "21"})
         stream.width, stream.height = size
         stream.pix_fmt = "yuv420p"
@@ -300,7 +254,7 @@ def _mp4(path: Path, size: tuple[int, int]) -> Iterator[Callable[[Image.Image], 
 
 @contextmanager
 def _gif(path: Path, size: tuple[int, int]) -> Iterator[Callable[[Image.Image], None]]:
-    """A small one, each frame with the palette that suits it."""
+    """A small GIF with one palette per frame."""
     frames: list[Image.Image] = []
     width = min(GIF_WIDTH, size[0])
     small = width, round(size[1] * width / size[0])
@@ -310,7 +264,7 @@ def _gif(path: Path, size: tuple[int, int]) -> Iterator[Callable[[Image.Image], 
         nonlocal given, every
         if given % every == 0:
             shrunk = picture.resize(small, Image.Resampling.LANCZOS)
-            # the octree keeps rare colours, such as the taken action's, where the median cut drops them
+            # unlike the median cut, the octree keeps rare colours such as that of the action taken
             frames.append(shrunk.quantize(GIF_COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE))
         given += 1
         if len(frames) > GIF_FRAMES:

@@ -1,1 +1,1 @@
-"""Many runs: a plan from a small TOML file, and engines that carry it out on one machine or on a Ray cluster."""
+"""Sweeps: many runs from a small TOML file, carried out on this machine or on a Ray cluster."""

@@ -1,7 +1,7 @@
-"""One attempt at a run, in a process of its own: the same for every engine, so that results do not depend on it.
+"""One attempt at a run, in a process of its own. All engines use it, so that results do not depend on the engine.
 
-The process is told its configuration through its standard input, which then stays open as a leash: when whoever
-holds the other end dies, however it dies, the process ends too, and the run's last checkpoint stands.
+The process is told its configuration on its standard input, which then stays open: when the process at the other end
+dies, for whatever reason, this one ends too, and the run's last checkpoint remains.
 """
 
 from __future__ import annotations
@@ -22,23 +22,19 @@ from typing import Any
 from dcpg.errors import BadInput, DcpgError, InUse, OutOfMemory, Stopped
 from dcpg.machine import cgroup
 from dcpg.storage.rundir import RunDirectory
-from dcpg.sweep.directory import Layout
+from dcpg.sweep.directory import SweepDirectory
 
-POLL = 0.2  # seconds between two looks at the process
-
-
+POLL_SECONDS = 0.2  # between two looks at the process
 LAST_LINES = 30
-
-
 LAST_BYTES = 6_000
 
 
 @dataclass(frozen=True)
-class Order:
-    """What a worker must know to go on with a run; plain data, so that any engine can carry it."""
+class Attempt:
+    """What a worker must know to start or resume a run; plain data, so that any engine can send it."""
 
     root: str  # the sweep's directory, absolute
-    name: str  # the run's
+    name: str  # of the run
     config: dict[str, Any]  # Config.to_json()
 
 
@@ -47,35 +43,37 @@ class Outcome:
     """How an attempt ended."""
 
     name: str
-    code: int | None  # the process's exit code, negative for a signal; None: its worker or node was lost
+    code: int | None  # the exit code of the process, negative for a signal; None: the worker or its node was lost
     node: str
     last_lines: str = ""
 
 
-def never_begun(order: Order) -> Outcome:
-    """The outcome of an order that was given back because of a stop."""
-    return Outcome(order.name, Stopped.exit_code, socket.gethostname(), "It was asked to stop before it began.")
+def not_started(attempt: Attempt) -> Outcome:
+    """The outcome of an attempt that had not started when the sweep was stopped."""
+    return Outcome(attempt.name, Stopped.exit_code, socket.gethostname(), "It was asked to stop before it began.")
 
 
-def not_possible(order: Order, error: Exception) -> Outcome:
+def could_not_run(attempt: Attempt, error: Exception) -> Outcome:
     """The outcome of an attempt whose process could not be started, or whose files could not be written."""
     code = error.exit_code if isinstance(error, DcpgError) else 1
-    return Outcome(order.name, code, socket.gethostname(), f"{type(error).__name__}: {error}")
+    return Outcome(attempt.name, code, socket.gethostname(), f"{type(error).__name__}: {error}")
 
 
-def attempt(order: Order, should_stop: Callable[[], bool], environment: Mapping[str, str] | None = None) -> Outcome:
-    """Begin a run or go on with it, until it ends or until it is asked to stop: then it saves first (exit 75).
+def run_attempt(
+    attempt: Attempt, should_stop: Callable[[], bool], environment: Mapping[str, str] | None = None
+) -> Outcome:
+    """Start or resume a run and wait for its end. When `should_stop` says so, the run saves first (exit code 75).
 
-    `environment` has variables for the process besides this one's own, such as the GPU that it may see.
+    `environment` holds further variables for the process, such as the GPU that it may see.
     """
-    layout = Layout(Path(order.root))
-    run = RunDirectory(layout.run(order.name))
+    directory = SweepDirectory(Path(attempt.root))
+    run = RunDirectory(directory.run(attempt.name))
     if run.path.is_symlink():
         raise BadInput(f"{run.path} is a link; a sweep's runs must be in its own directory.")
     run.prepare()
-    if not _free(run, should_stop):
-        return never_begun(order)
-    log = layout.log(order.name)
+    if not _wait_for_lock(run, should_stop):
+        return not_started(attempt)
+    log = directory.log(attempt.name)
     log.parent.mkdir(exist_ok=True)
     fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     with open(fd, "ab") as output:
@@ -86,43 +84,50 @@ def attempt(order: Order, should_stop: Callable[[], bool], environment: Mapping[
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**_own_environment(), **(environment or {})},
-            start_new_session=True,  # Ctrl-C is the driver's to handle
+            start_new_session=True,  # the driver handles Ctrl-C
         )
     assert child.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # it has ended already, and its code says why
-        child.stdin.write(json.dumps({"directory": str(run.path), "config": order.config}).encode() + b"\n")
+    with contextlib.suppress(BrokenPipeError):  # it has ended already, and its exit code says why
+        child.stdin.write(json.dumps({"directory": str(run.path), "config": attempt.config}).encode() + b"\n")
         child.stdin.flush()
-    asked, killed = False, cgroup.kills()
+    return Outcome(attempt.name, _exit_code(child, should_stop), socket.gethostname(), last_lines(log, start))
+
+
+def _exit_code(child: subprocess.Popen[bytes], should_stop: Callable[[], bool]) -> int:
+    """Wait for the process; a kill for lack of memory and a stop before it listened have exit codes of their own."""
+    stopped, killed = False, cgroup.kills()
     try:
         while child.poll() is None:
-            if not asked and should_stop():
+            if not stopped and should_stop():
                 child.send_signal(signal.SIGTERM)
-                asked = True
-            killed = cgroup.kills()  # of neighbours too: only what happens with this process's end counts
-            time.sleep(POLL)
+                stopped = True
+            killed = (
+                cgroup.kills()
+            )  # neighbours are counted too: only a kill together with this process's end is its own
+            time.sleep(POLL_SECONDS)
     except BaseException:
         child.kill()
         raise
     finally:
         child.wait()
         with contextlib.suppress(OSError):
+            assert child.stdin is not None
             child.stdin.close()
-    code = child.returncode
-    if code == -signal.SIGKILL and cgroup.kills() > killed:
-        code = OutOfMemory.exit_code
-    elif asked and code == -signal.SIGTERM:  # it had not even begun to listen
-        code = Stopped.exit_code
-    return Outcome(order.name, code, socket.gethostname(), last_lines(log, start))
+    if child.returncode == -signal.SIGKILL and cgroup.kills() > killed:
+        return OutOfMemory.exit_code
+    if stopped and child.returncode == -signal.SIGTERM:  # it had no handler for the signal yet
+        return Stopped.exit_code
+    return child.returncode
 
 
 def _own_environment() -> dict[str, str]:
-    """This process's, without what torchrun would tell the processes of one run."""
-    strange = ("WORLD_SIZE", "RANK", "GROUP_", "LOCAL_", "ROLE_", "MASTER_", "TORCHELASTIC_")
-    return {name: value for name, value in os.environ.items() if not name.startswith(strange)}
+    """The environment of this process, without what torchrun tells the processes of one run."""
+    torchrun = ("WORLD_SIZE", "RANK", "GROUP_", "LOCAL_", "ROLE_", "MASTER_", "TORCHELASTIC_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(torchrun)}
 
 
-def _free(run: RunDirectory, should_stop: Callable[[], bool]) -> bool:
-    """Wait until nobody trains in the directory: a worker that was given up may still be on its way out."""
+def _wait_for_lock(run: RunDirectory, should_stop: Callable[[], bool]) -> bool:
+    """Wait until nobody trains in the directory: a worker that was given up for lost may still be about to end."""
     while True:
         try:
             run.lock.acquire()
@@ -136,7 +141,7 @@ def _free(run: RunDirectory, should_stop: Callable[[], bool]) -> bool:
 
 
 def last_lines(log: Path, start: int = 0) -> str:
-    """What a run said last, after the first `start` bytes of its log, which are of attempts before."""
+    """The last lines of a log, without its first `start` bytes, which are of earlier attempts."""
     try:
         with open(log, "rb") as file:
             file.seek(max(os.fstat(file.fileno()).st_size - LAST_BYTES, start))

@@ -10,38 +10,36 @@ import threading
 from pathlib import Path
 from types import FrameType
 
-LEASH_BROKEN = 70
+PARENT_DIED = 70
+STOPPED = 75  # the exit code of dcpg.errors.Stopped, which is not imported yet when it is needed
 
 
-STOPPED = 75  # dcpg.errors.Stopped, which is not imported yet when it is needed
-
-
-def _leash() -> None:
-    """Whoever started this process holds the other end of standard input; with its end this process ends."""
+def _end_with_parent() -> None:
+    """Wait for the end of standard input, whose other end is held by the process that started this one."""
     os.read(0, 1)
-    os._exit(LEASH_BROKEN)
+    os._exit(PARENT_DIED)
 
 
-def _line() -> bytes:
-    """What to do; nothing follows it but, one day, the end."""
+def _read_line() -> bytes:
+    """What to do; nothing but the end of the input follows it."""
     line = b""
     while not line.endswith(b"\n"):
         more = os.read(0, 65_536)
         if not more:
-            os._exit(LEASH_BROKEN)
+            os._exit(PARENT_DIED)
         line += more
     return line
 
 
 def _stop_early(number: int, frame: FrameType | None) -> None:
-    """Asked to stop before the trainer listens: there is nothing to save yet that is not saved."""
+    """End at once when asked to stop before the trainer listens: nothing has been computed yet."""
     os._exit(STOPPED)
 
 
 def work() -> None:
-    """Begin the run, or go on with it."""
-    order = json.loads(_line())
-    threading.Thread(target=_leash, daemon=True).start()
+    """Start the run, or resume it."""
+    order = json.loads(_read_line())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     from dcpg.config.written import from_json
     from dcpg.training.start import resume, start
 
@@ -53,9 +51,9 @@ def work() -> None:
 
 
 def main() -> None:
-    """As the command line does: a failure that has an explanation is one sentence and an exit code."""
+    """Work, and end as the command line does: an explained failure is one sentence and an exit code."""
     signal.signal(signal.SIGTERM, _stop_early)
-    faulthandler.enable(all_threads=False)  # a library that ends the process leaves a stack in the log
+    faulthandler.enable(all_threads=False)  # a library that aborts the process leaves a stack in the log
     from dcpg.machine.guard import guarded
 
     guarded(work)

@@ -1,4 +1,4 @@
-"""Where a sweep's files are, all of them inside its directory."""
+"""Where the files of a sweep are, all of them inside its directory."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 from dcpg.errors import BadInput
 
-NAME = re.compile(r"[a-z0-9][a-z0-9+=.,_-]{0,199}")
+RUN_NAME = re.compile(r"[a-z0-9][a-z0-9+=.,_-]{0,199}")
 
 
-class Layout:
+class SweepDirectory:
     """The paths of a sweep."""
 
     def __init__(self, root: Path) -> None:
@@ -18,19 +18,19 @@ class Layout:
         self.plan = root / "sweep.json"
         self.index = root / "index.jsonl"
         self.lock = root / "lock"
-        self.nodes = root / "nodes"  # where nodes prove that they see this directory
+        self.logs = root / "logs"
+        self.nodes = root / "nodes"  # where the nodes of a cluster look for the driver's file
 
     def run(self, name: str) -> Path:
-        """A run's directory."""
-        return self.root / "runs" / checked(name)
+        return self.root / "runs" / check_name(name)
 
     def log(self, name: str) -> Path:
-        """What a run's attempts printed."""
-        return self.root / "logs" / f"{checked(name)}.log"
+        """What the attempts at a run have printed."""
+        return self.logs / f"{check_name(name)}.log"
 
 
-def checked(name: str) -> str:
-    """A run's name, which cannot lead out of the sweep's directory."""
-    if not NAME.fullmatch(name) or ".." in name:
+def check_name(name: str) -> str:
+    """The name of a run, unless it could lead out of the sweep's directory."""
+    if not RUN_NAME.fullmatch(name) or ".." in name:
         raise BadInput(f"{name!r} cannot be the name of a run's directory.")
     return name

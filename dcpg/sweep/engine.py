@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dcpg.sweep.attempt import Order, Outcome
+from dcpg.sweep.attempt import Attempt, Outcome
 
 
 class Engine(Protocol):
-    """Carries out attempts, as many side by side as there is room for. Every order has exactly one outcome."""
+    """Carries out attempts, as many side by side as there is room for. Every attempt has exactly one outcome."""
 
-    def submit(self, order: Order) -> None:
-        """Take an order; it begins when there is room."""
+    def submit(self, attempt: Attempt) -> None:
+        """Accept an attempt, which starts as soon as there is room."""
 
     def wait(self, seconds: float) -> list[Outcome]:
-        """The attempts that ended since the last call; waits at most so long for the first."""
+        """The outcomes since the last call; waits at most `seconds` for the first one."""
 
     def describe(self) -> str:
-        """For people: where, and how many side by side."""
+        """Where the runs are carried out and how many side by side, for messages."""
 
     def stop(self) -> None:
-        """Ask every attempt to save and end, and begin no other; their outcomes still come (exit code 75)."""
+        """Start no further attempt, and ask the running ones to save and end; they all have an outcome (code 75)."""
 
     def close(self) -> None:
-        """End everything at once and free what is held."""
+        """Kill whatever still runs, and release all resources."""

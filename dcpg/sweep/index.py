@@ -1,7 +1,7 @@
-"""What happened to a sweep's runs: a file that only grows while the one driver writes it.
+"""The index of a sweep: one row per event in the life of its runs. Only the sweep's driver writes it.
 
-It is a convenience, never the truth: who finished is read from the run directories. Lost, it is made anew from them;
-what is lost with it is how often runs were tried.
+It is a convenience, never the truth: whether a run has finished is read from its directory. A lost index is rebuilt
+from the run directories; only the number of attempts is lost with it.
 """
 
 from __future__ import annotations
@@ -14,57 +14,51 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+from msgspec import UNSET
+
 from dcpg.errors import OutOfMemory, Stopped, StorageFailed
 from dcpg.storage.files import dump, read_regular, write_atomic
 from dcpg.storage.rows import Event, Rows
 
-EVENTS = ("started", "ended", "finished", "failed", "retry")
-
-
-TRIES = 3  # failures in a row without progress, after which a run is given up
-
-
-LOST = 10  # the same for attempts that ended otherwise
-
-
-# its worker or node was lost, its result was not to be seen yet, somebody told it to stop
+MAX_FAILURES = 3  # in a row without progress, after which a run is given up
+MAX_LOST = 10  # the same for attempts that ended by no fault of the run
+# the worker or node was lost, the result could not be seen yet, or the attempt was asked to stop
 NOT_ITS_FAULT = (None, 0, Stopped.exit_code)
-
-
-BEGUN = "000000000000-00.000.000000-00000"  # the checkpoint that every run begins with: having it is no progress
+FIRST_CHECKPOINT = "000000000000-00.000.000000-00000"  # every run begins with it, so it is no progress
+MISSING: dict[str, Any] = {"code": None, "place": "", "last_lines": ""}  # of a row that does not have them
 
 
 @dataclass
-class Tally:
-    """What the events of one run come to."""
+class RunHistory:
+    """What the events of one run add up to."""
 
     attempts: int = 0
     failures: int = 0  # in a row, without progress
-    lost: int = 0
-    place: str = BEGUN  # the newest checkpoint that it ever had when an attempt ended
+    lost: int = 0  # attempts in a row without progress that ended by no fault of the run
+    checkpoint: str = FIRST_CHECKPOINT  # the newest one that any attempt has left
     failed: bool = False
     finished: bool = False
     code: int | None = None  # of the last attempt
     last_lines: str = ""
 
-    def add(self, event: Mapping[str, Any]) -> None:
-        """One more event."""
-        kind = event["event"]
-        if kind == "started":
-            self.attempts += 1
-        elif kind == "ended":
-            self._ended(event)
-        elif kind == "retry":
-            self.failed, self.failures, self.lost, self.code = False, 0, 0, None
-        elif kind == "failed":
-            self.failed = True
-        else:
-            self.finished, self.failed = True, False
+    def add(self, event: Event) -> None:
+        match event.event:
+            case "started":
+                self.attempts += 1
+            case "ended":
+                self._end(event)
+            case "retry":
+                self.failed, self.failures, self.lost, self.code = False, 0, 0, None
+            case "failed":
+                self.failed = True
+            case "finished":
+                self.finished, self.failed = True, False
 
-    def _ended(self, event: Mapping[str, Any]) -> None:
-        self.code, self.last_lines = event["code"], event["last_lines"]
-        before, self.place = self.place, max(event["place"], self.place)
-        if self.place > before:
+    def _end(self, event: Event) -> None:
+        self.code, self.last_lines = None if event.code is UNSET else event.code, event.last_lines or ""
+        before, self.checkpoint = self.checkpoint, max(event.place or "", self.checkpoint)
+        if self.checkpoint > before:
             self.failures = self.lost = 0
         elif self.code in NOT_ITS_FAULT:
             self.lost += 1
@@ -72,19 +66,19 @@ class Tally:
             self.failures += 1
 
     @property
-    def hopeless(self) -> str:
-        """Why it should not be tried again; empty if it should."""
+    def reason_to_give_up(self) -> str:
+        """Why the run should not be tried again; empty if it should."""
         if self.code == OutOfMemory.exit_code:
             return "it ran out of memory, and would again: make room or make it smaller, then give --retry"
-        if self.failures >= TRIES:
-            return f"it failed {TRIES} times without progress (last exit code {self.code})"
-        if self.lost >= LOST:
-            return f"its worker was lost, or it was stopped, {LOST} times without progress"
+        if self.failures >= MAX_FAILURES:
+            return f"it failed {MAX_FAILURES} times without progress (last exit code {self.code})"
+        if self.lost >= MAX_LOST:
+            return f"its worker was lost, or it was stopped, {MAX_LOST} times without progress"
         return ""
 
 
 class Index:
-    """The file, read once and then only written to."""
+    """index.jsonl, which is read once and then only appended to. With `writable`, damaged lines are removed."""
 
     def __init__(self, path: Path, writable: bool = True) -> None:
         self.path, self.rows = path, Rows(path)
@@ -94,22 +88,21 @@ class Index:
         self._count()
 
     def _count(self) -> None:
-        self.tallies: dict[str, Tally] = {}
+        self.histories: dict[str, RunHistory] = {}
         for event in self.events:
-            self[event["run"]].add(event)
+            self[event.run].add(event)
 
-    def __getitem__(self, run: str) -> Tally:
-        return self.tallies.setdefault(run, Tally())
+    def __getitem__(self, run: str) -> RunHistory:
+        return self.histories.setdefault(run, RunHistory())
 
     def reconcile(self, finished: Mapping[str, bool]) -> None:
-        """Make the file say of these runs what their directories say."""
-        kept, seen = list[dict[str, Any]](), set[str]()
+        """Make the file agree with the run directories on who has finished, each run once."""
+        kept, seen = list[Event](), set[str]()
         for event in self.events:
-            run = event["run"]
-            if event["event"] == "finished":
-                if run in seen or not finished.get(run, True):
+            if event.event == "finished":
+                if event.run in seen or not finished.get(event.run, True):
                     continue
-                seen.add(run)
+                seen.add(event.run)
             kept.append(event)
         if len(kept) < len(self.events):
             self.events = kept
@@ -117,27 +110,28 @@ class Index:
             self._count()
         for run, done in finished.items():
             if done and not self[run].finished:
-                self._add(run, "finished")
+                self._add(Event(run=run, event="finished"))
         self._sync()
 
-    def append(self, run: str, event: str, **more: Any) -> None:
-        """One more event, on the disk when this returns."""
-        self._add(run, event, **more)
+    def append(self, event: Event) -> None:
+        """Add an event, numbered and dated here; it is on the disk when this returns, if the disk takes it."""
+        self._add(event)
         self._sync()
 
-    def _add(self, run: str, event: str, **more: Any) -> None:
-        row = {"run": run, "event": event, "attempt": self[run].attempts + (event == "started"), **more}
-        row["time"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        self.events.append(row)
-        self[run].add({"code": None, "place": "", "last_lines": "", **row})
-        self.rows.append(Event.parse(row))
+    def _add(self, event: Event) -> None:
+        attempt = self[event.run].attempts + (event.event == "started")
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        event = msgspec.structs.replace(event, attempt=attempt, time=now)
+        self.events.append(event)
+        self[event.run].add(event)
+        self.rows.append(event)
 
     def _sync(self) -> None:
-        with contextlib.suppress(OSError):  # it comes with the next one, or `close` says so
+        with contextlib.suppress(OSError):  # tried again with the next event; `close` raises if it lasts
             self.rows.sync()
 
     def close(self) -> None:
-        """Everything on the disk, or an error."""
+        """Return when every event is on the disk, or raise."""
         try:
             self.rows.sync()
         except OSError as error:
@@ -146,28 +140,22 @@ class Index:
             ) from None
 
     def _rewrite(self) -> None:
-        write_atomic(self.path, b"".join(map(dump, self.events)))
+        write_atomic(self.path, b"".join(dump(event.plain()) for event in self.events))
 
 
-def _read(path: Path) -> tuple[list[dict[str, Any]], bool]:
-    """The rows that can be read, and whether they are all there is; a torn last line is none."""
+def _read(path: Path) -> tuple[list[Event], bool]:
+    """The events that can be read, and whether there is nothing else in the file; a torn last line is none."""
     try:
         data = read_regular(path)
     except OSError:
         return [], not path.is_symlink() and not path.exists()
     lines = data.splitlines(keepends=True)
-    rows = [row for row in map(_row, lines) if row is not None]
-    return rows, len(rows) == len(lines)
+    events = [event for event in map(_parse, lines) if event is not None]
+    return events, len(events) == len(lines)
 
 
-def _row(line: bytes) -> dict[str, Any] | None:
+def _parse(line: bytes) -> Event | None:
     try:
-        row = json.loads(line) if line.endswith(b"\n") else None
-    except (ValueError, RecursionError):
+        return Event.parse(MISSING | json.loads(line)) if line.endswith(b"\n") else None
+    except (ValueError, TypeError, RecursionError):
         return None
-    if not isinstance(row, dict) or not isinstance(row.get("run"), str) or row.get("event") not in EVENTS:
-        return None
-    row.setdefault("code", None)
-    if not (row["code"] is None or type(row["code"]) is int):
-        return None
-    return row if all(isinstance(row.setdefault(name, ""), str) for name in ("place", "last_lines")) else None

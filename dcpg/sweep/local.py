@@ -15,35 +15,34 @@ from dcpg.config.build import known_spaces
 from dcpg.config.resolve import available_cores
 from dcpg.config.schema import Config
 from dcpg.errors import BadInput
-from dcpg.machine.needs import Needs, free_memory
-from dcpg.machine.needs import needs_of as _needs
-from dcpg.sweep.attempt import Order, Outcome, attempt, never_begun, not_possible
-from dcpg.sweep.plan import Job, kinds
+from dcpg.machine.needs import Needs, free_memory, needs
+from dcpg.sweep.attempt import Attempt, Outcome, could_not_run, not_started, run_attempt
+from dcpg.sweep.plan import Job, one_per_label
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """How many runs this machine carries side by side, and what says so."""
+    """How many runs fit on this machine side by side, and what limits them."""
 
     runs: int
     reason: str
-    gpus: tuple[str, ...] = ()  # as CUDA_VISIBLE_DEVICES names them, one a run; none: the environment stays as it is
+    gpus: tuple[str, ...] = ()  # as CUDA_VISIBLE_DEVICES names them, one per run; none: the environment stays as it is
 
 
 def capacity(jobs: Sequence[Job]) -> Capacity:
-    """As many as fit if all were as large as the largest; at least one."""
-    configs = [job.config for job in kinds(jobs).values()]
+    """How many runs would fit if all were as large as the largest; at least one."""
+    configs = [job.config for job in one_per_label(jobs).values()]
     threads = max(c.machine.threads for c in configs)
     memory, free = max(needs_of(c).memory for c in configs), free_memory()
     limits = [
-        (available_cores() // threads, f"{available_cores()} cores, {threads} a run"),
-        (int(free // memory), f"{free / 1e9:.1f} GB of memory, at most {memory / 1e9:.1f} a run"),
+        (available_cores() // threads, f"{available_cores()} cores, {threads} per run"),
+        (int(free // memory), f"{free / 1e9:.1f} GB of memory, at most {memory / 1e9:.1f} per run"),
     ]
     gpus: tuple[str, ...] = ()
     devices = {c.machine.device for c in configs}
     if devices != {"cpu"}:
-        gpus = _visible() if "cuda" in devices else ()  # a device with a number was chosen by the user: one at a time
-        limits.append((len(gpus) or 1, f"{len(gpus) or 1} GPUs, one a run"))
+        gpus = _visible_gpus() if "cuda" in devices else ()  # "cuda:N" is the user's choice: one run at a time
+        limits.append((len(gpus) or 1, f"{len(gpus) or 1} GPUs, one per run"))
     least, reason = min(limits, key=lambda limit: limit[0])
     if free < memory and all(c.check_room for c in configs):
         raise BadInput(
@@ -54,19 +53,19 @@ def capacity(jobs: Sequence[Job]) -> Capacity:
 
 
 def needs_of(config: Config) -> Needs:
-    """What a run may need; a sweep trains on Procgen alone, whose sizes are known."""
+    """What a run of a sweep may need; sweeps train on Procgen alone, whose sizes are known."""
     spaces = known_spaces(config)
     assert spaces is not None
-    return _needs(config, spaces)
+    return needs(config, spaces)
 
 
-def _visible() -> tuple[str, ...]:
+def _visible_gpus() -> tuple[str, ...]:
     listed = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return tuple(listed or map(str, range(torch.cuda.device_count())))
 
 
 class _Closed(Exception):
-    """Everything must end at once."""
+    """Raised in an attempt to kill its process."""
 
 
 class LocalEngine:
@@ -81,33 +80,33 @@ class LocalEngine:
             self._gpus.put(gpu)
         self._stop, self._close = threading.Event(), threading.Event()
 
-    def submit(self, order: Order) -> None:
-        """Take an order; it begins when there is room."""
-        self._pool.submit(self._work, order)
+    def submit(self, attempt: Attempt) -> None:
+        self._pool.submit(self._work, attempt)
 
-    def _work(self, order: Order) -> None:
+    def _work(self, attempt: Attempt) -> None:
         if self._stop.is_set():
-            self._outcomes.put(never_begun(order))
+            self._outcomes.put(not_started(attempt))
             return
         gpu = self._gpus.get() if self.capacity.gpus else None
         try:
-            outcome = attempt(order, self._asked, {"CUDA_VISIBLE_DEVICES": gpu} if gpu is not None else None)
+            outcome = run_attempt(
+                attempt, self._should_stop, {"CUDA_VISIBLE_DEVICES": gpu} if gpu is not None else None
+            )
         except _Closed:
             return
         except Exception as error:
-            outcome = not_possible(order, error)
+            outcome = could_not_run(attempt, error)
         finally:
             if gpu is not None:
                 self._gpus.put(gpu)
         self._outcomes.put(outcome)
 
-    def _asked(self) -> bool:
+    def _should_stop(self) -> bool:
         if self._close.is_set():
             raise _Closed
         return self._stop.is_set()
 
     def wait(self, seconds: float) -> list[Outcome]:
-        """The attempts that ended since the last call; waits at most so long for the first."""
         found = list[Outcome]()
         try:
             found.append(self._outcomes.get(timeout=seconds))
@@ -117,15 +116,12 @@ class LocalEngine:
             return found
 
     def describe(self) -> str:
-        """For people: where, and how many side by side."""
         return f"this machine, {self.capacity.runs} side by side ({self.capacity.reason})"
 
     def stop(self) -> None:
-        """Ask every attempt to save and end, and begin no other; their outcomes still come (exit code 75)."""
         self._stop.set()
 
     def close(self) -> None:
-        """End everything at once and free what is held."""
         self._close.set()
         self._stop.set()
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -1,16 +1,16 @@
-"""From a small TOML file to the runs it means.
+"""The plan of a sweep: from a small TOML file to the runs that it describes.
 
 methods = ["ppg", "dcpg"]       # or one name
-games = "all"                   # the 16, or names
+games = "all"                   # all 16, or a list of names
 seeds = 3                       # 0, 1, 2; or a list
 steps = 8_000_000
 preset = "paper"
-levels = [1, 10, 200]           # training level counts: one run each
+levels = [1, 10, 200]           # numbers of training levels: one run for each
 [set]                           # the same for every run
 machine.device = "cuda"
 [grid]                          # one run for each value, and for each combination
 algorithm.beta_pi = [0.5, 1.0]
-[grid."ppg+dr"]                 # of one method alone; [set."METHOD"] likewise
+[grid."ppg+dr"]                 # for one method only; likewise [set."METHOD"]
 algorithm.gamma = [0.98, 0.99]
 """
 
@@ -34,65 +34,55 @@ from dcpg.envs.procgen import GAMES, check_game
 from dcpg.errors import BadInput, unknown
 from dcpg.methods import METHODS
 from dcpg.settings import dotted
-from dcpg.sweep.directory import NAME, checked
+from dcpg.sweep.directory import RUN_NAME, check_name
 
-NAMED = Path(__file__).parent / "named"
-
-
+NAMED_SWEEPS = Path(__file__).parent / "named"
 KEYS = ("methods", "games", "seeds", "steps", "preset", "levels", "set", "grid")
-
-
-OWN_KEYS = {"method": "methods", "game": "games", "seed": "seeds", "preset": "preset"}  # setting -> its key of a sweep
-
-
-LONGEST = 1_000_000  # bytes of a file that people write
-
-
-MOST_RUNS = 100_000
-
-
-LABEL = re.compile(r"[a-z0-9+=.,_-]{1,40}")
+OWN_KEYS = {"method": "methods", "game": "games", "seed": "seeds", "preset": "preset"}  # setting -> key of a sweep
+MAX_FILE_SIZE = 1_000_000  # bytes
+MAX_RUNS = 100_000
+LABEL_PART = re.compile(r"[a-z0-9+=.,_-]{1,40}")
 
 
 @dataclass(frozen=True)
 class Job:
     """One run of a sweep."""
 
-    name: str  # its directory's
+    name: str  # also of its directory
     config: Config
-    label: str  # the method, and what the sweep varies besides games and seeds
+    label: str  # the method, and the settings that the sweep varies
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A sweep."""
+    """A sweep and all of its runs."""
 
     name: str
     source: dict[str, Any]  # as it was read
     jobs: tuple[Job, ...]
 
 
-def kinds(jobs: Sequence[Job]) -> dict[tuple[str, int], Job]:
-    """One run for each label and number of steps: games and seeds need the same of a machine."""
+def one_per_label(jobs: Sequence[Job]) -> dict[tuple[str, int], Job]:
+    """One run for each label and number of steps; runs that differ only in game or seed need the same resources."""
     return {(job.label, job.config.steps): job for job in jobs}
 
 
-def named() -> dict[str, Path]:
-    """The sweeps that come with the package."""
-    return {path.stem: path for path in sorted(NAMED.glob("*.toml"))}
+def named_sweeps() -> dict[str, Path]:
+    """The sweeps that come with the package, by their names."""
+    return {path.stem: path for path in sorted(NAMED_SWEEPS.glob("*.toml"))}
 
 
 def read(given: str, settings: Mapping[str, Any] | None = None) -> Plan:
-    """A sweep from a file, or one that comes with the package; `settings` come over those of its [set]."""
+    """A sweep from a file, or one that comes with the package; `settings` take precedence over its [set]."""
     path = Path(given)
     if not path.is_file():
         if path.suffix == ".toml" or len(path.parts) != 1:
             raise BadInput(f"There is no file {given}.")
-        if given not in named():
-            raise unknown("sweep", given, named())
-        path = named()[given]
+        if given not in named_sweeps():
+            raise unknown("sweep", given, named_sweeps())
+        path = named_sweeps()[given]
     try:
-        if path.stat().st_size > LONGEST:
+        if path.stat().st_size > MAX_FILE_SIZE:
             raise BadInput(f"{path} has {path.stat().st_size:,} bytes; a sweep is a small file.")
         source = tomllib.loads(path.read_bytes().decode())
     except OSError as error:
@@ -101,7 +91,7 @@ def read(given: str, settings: Mapping[str, Any] | None = None) -> Plan:
         raise BadInput(f"{path} is not TOML ({error}).") from None
     name = re.sub(r"[^a-z0-9+=,_-]+", "-", path.stem.lower()).strip("-")[:100] or "sweep"
     for key, value in (settings or {}).items():
-        if key == "steps":  # which has a place of its own
+        if key == "steps":  # a key of its own, outside [set]
             source[key] = int(value) if str(value).isdecimal() else value
         elif isinstance(source.setdefault("set", {}), dict):
             source["set"][key] = value
@@ -109,7 +99,7 @@ def read(given: str, settings: Mapping[str, Any] | None = None) -> Plan:
 
 
 def expand(name: str, source: dict[str, Any], where: Path | str) -> Plan:
-    """Every run that a sweep means; anything odd in it is refused in one sentence."""
+    """Every run that a sweep describes; BadInput names whatever is wrong with it."""
     try:
         return Plan(name, source, tuple(_jobs(source)))
     except BadInput as error:
@@ -125,21 +115,21 @@ def _jobs(source: Mapping[str, Any]) -> list[Job]:
         if method not in METHODS:
             raise unknown("method", method, METHODS)
     games = list(GAMES) if source.get("games") == "all" else [check_game(game) for game in _names(source, "games")]
-    seeds = _whole(source.get("seeds", 1), "seeds")
+    seeds = _integers(source.get("seeds", 1), "seeds")
     if isinstance(source.get("seeds", 1), int):
         if seeds[0] < 1:
-            raise BadInput("seeds is 0; it is a list of seeds, or how many there are.")
-        if seeds[0] > MOST_RUNS:
-            raise BadInput(f"seeds is {seeds[0]:,}: a sweep has at most {MOST_RUNS:,} runs.")
+            raise BadInput("seeds is 0; give a list of seeds, or their number.")
+        if seeds[0] > MAX_RUNS:
+            raise BadInput(f"seeds is {seeds[0]:,}: a sweep has at most {MAX_RUNS:,} runs.")
         seeds = list(range(seeds[0]))
     preset = source.get("preset", "paper")
     if not isinstance(preset, str) or preset not in PRESETS:
         raise unknown("preset", str(preset), PRESETS)
     axes = {method: _Axes(source, methods, method, preset) for method in methods}
     runs = len(games) * len(seeds) * sum(each.size for each in axes.values())
-    if runs > MOST_RUNS:
-        raise BadInput(f"this sweep has {runs:,} runs; the most is {MOST_RUNS:,}.")
-    # seeds come outermost, so that a sweep that is looked at early has whole comparisons
+    if runs > MAX_RUNS:
+        raise BadInput(f"this sweep has {runs:,} runs; the most is {MAX_RUNS:,}.")
+    # seeds are outermost, so that the first finished runs make whole comparisons
     found = [job for seed in seeds for method in methods for job in axes[method].jobs(games, seed)]
     seen: dict[str, Job] = {}
     for job in found:
@@ -150,11 +140,11 @@ def _jobs(source: Mapping[str, Any]) -> list[Job]:
 
 
 class _Axes:
-    """What one method's runs have in common, and what varies."""
+    """The settings that the runs of one method share, and those that vary."""
 
     def __init__(self, source: Mapping[str, Any], methods: list[str], method: str, preset: str) -> None:
         self.method, self.preset = method, preset
-        fixed, varied = (_of_method(source.get(key, {}), key, methods, method) for key in ("set", "grid"))
+        fixed, varied = (_settings_of(source.get(key, {}), key, methods, method) for key in ("set", "grid"))
         _check_tables(fixed, varied)
         self.short = _short_names(list(varied))
         for key, name in (("steps", "steps"), ("levels", "levels.count")):
@@ -162,7 +152,7 @@ class _Axes:
                 continue
             if name in fixed or name in varied:
                 raise BadInput(f"{key} is given at the top and {name} in [set] or [grid]; choose one.")
-            values = _whole(source[key], key)
+            values = _integers(source[key], key)
             if key == "levels" and isinstance(source[key], list):
                 varied = {name: values, **varied}
                 self.short[name] = "levels"
@@ -171,30 +161,28 @@ class _Axes:
             else:
                 fixed[name] = values[0]
         if "machine.threads" not in (*varied, *PRESETS[preset]):
-            fixed.setdefault("machine.threads", 1)  # not this machine's cores: results would depend on who plans
+            fixed.setdefault("machine.threads", 1)  # not all cores: results must not depend on the machine
         if "shards" not in varied:
-            fixed.setdefault("shards", 1)  # nor does it matter how many processes somebody else was told of
+            fixed.setdefault("shards", 1)  # nor on the number of processes
         if {0, "0"} & {fixed.get("machine.threads"), *varied.get("machine.threads", ())}:
-            raise BadInput("machine.threads=0 means all cores of whatever machine it is; name a number.")
+            raise BadInput("machine.threads=0 means all cores of whatever machine it is; give a number.")
         self.fixed, self.varied = fixed, varied
         self.size = math.prod(len(values) for values in varied.values())
 
     def jobs(self, games: list[str], seed: int) -> Iterator[Job]:
-        """Every run of a seed."""
         for values in itertools.product(*self.varied.values()):
             settings = self.fixed | dict(zip(self.varied, values, strict=True))
             for game in games:
                 config = self._config(game, seed, settings)
                 label = self._label(config)
-                yield Job(checked(f"{game}-{label}-{seed}"), config, label)
+                yield Job(check_name(f"{game}-{label}-{seed}"), config, label)
 
     def _config(self, game: str, seed: int, settings: Mapping[str, Any]) -> Config:
         try:
             return resolve(self.method, game, preset=self.preset, seed=seed, settings=settings)
         except BadInput as error:
-            lacking = [name for name in settings if name not in _settings(self.method)]
-            for name in lacking:
-                others = [method for method in METHODS if name in _settings(method)]
+            for name in [name for name in settings if name not in _setting_names(self.method)]:
+                others = [method for method in METHODS if name in _setting_names(method)]
                 if others:
                     raise BadInput(
                         f'{self.method} has no setting {name}; put it under [set."METHOD"] or [grid."METHOD"] of the '
@@ -206,7 +194,7 @@ class _Axes:
         values = {name: value for name, value, _ in dotted(config)}
         parts = [_part(self.short[name], written(values[name])) for name in self.varied]
         label = "-".join([self.method, *parts])
-        if len(label) > 150 or not NAME.fullmatch(label):
+        if len(label) > 150 or not RUN_NAME.fullmatch(label):
             label = f"{self.method}-{_digest(label)}"
         return label
 
@@ -214,7 +202,7 @@ class _Axes:
 def _check_tables(fixed: Mapping[str, Any], varied: Mapping[str, Any]) -> None:
     for name in (*fixed, *varied):
         if name in OWN_KEYS:
-            raise BadInput(f"{name} stands at the top of a sweep, as {OWN_KEYS[name]}.")
+            raise BadInput(f"{name} belongs at the top of a sweep, as {OWN_KEYS[name]}.")
     for name, values in varied.items():
         if not isinstance(values, list) or not values:
             raise BadInput(f"[grid] {name} must be a list of values; got {values!r}.")
@@ -224,7 +212,7 @@ def _check_tables(fixed: Mapping[str, Any], varied: Mapping[str, Any]) -> None:
 
 def _part(name: str, value: str) -> str:
     part = f"{name}={value}".lower()
-    return part if LABEL.fullmatch(part) and ".." not in part else f"{name[:20].lower()}={_digest(value)}"
+    return part if LABEL_PART.fullmatch(part) and ".." not in part else f"{name[:20].lower()}={_digest(value)}"
 
 
 def _digest(text: str) -> str:
@@ -232,24 +220,24 @@ def _digest(text: str) -> str:
 
 
 def _short_names(names: list[str]) -> dict[str, str]:
-    """The last part of each dotted name where it is clear."""
+    """The last part of each dotted name where it is unambiguous."""
     last = [name.rsplit(".", 1)[-1] for name in names]
     return {name: short if last.count(short) == 1 else name for name, short in zip(names, last, strict=True)}
 
 
-def _settings(method: str) -> set[str]:
+def _setting_names(method: str) -> set[str]:
     return {name for name, _, _ in dotted(resolve(method, GAMES[0]))}
 
 
-def _of_method(table: Any, key: str, methods: list[str], method: str) -> dict[str, Any]:
-    """A table's settings for one method, flat; what stands under the method's own name comes over the rest."""
+def _settings_of(table: Any, key: str, methods: list[str], method: str) -> dict[str, Any]:
+    """The settings of a table for one method, flat; those under the method's name take precedence over the others."""
     if not isinstance(table, dict):
         raise BadInput(f"[{key}] must be a table; got {table!r}.")
     common, own = dict[str, Any](), dict[str, Any]()
     for name, value in table.items():
         if name in METHODS:
             if name not in methods:
-                raise BadInput(f'[{key}."{name}"] is of a method that this sweep does not train.')
+                raise BadInput(f'[{key}."{name}"] is for a method that this sweep does not train.')
             if not isinstance(value, dict) or not value:
                 raise BadInput(f'[{key}."{name}"] must be a table of settings; got {value!r}.')
             own |= _flat(value) if name == method else {}
@@ -261,7 +249,7 @@ def _of_method(table: Any, key: str, methods: list[str], method: str) -> dict[st
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in table.items():
-        if isinstance(value, dict) and value:  # an empty one is no setting, and is refused under its name
+        if isinstance(value, dict) and value:  # an empty table is refused later, by its name
             found |= _flat(value, f"{prefix}{name}.")
         else:
             found[f"{prefix}{name}"] = value
@@ -277,22 +265,22 @@ def _names(source: Mapping[str, Any], key: str) -> list[str]:
     for value in values:
         if not isinstance(value, str):
             raise BadInput(f"{key} must be names; got {value!r}.")
-    _once(values, key)
+    _check_unique(values, key)
     return values
 
 
-def _whole(given: Any, key: str) -> list[int]:
+def _integers(given: Any, key: str) -> list[int]:
     values = given if isinstance(given, list) else [given]
     if not values:
         raise BadInput(f"{key} is empty.")
     for value in values:
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise BadInput(f"{key} must be whole numbers, 0 or more; got {value!r}.")
-    _once(values, key)
+    _check_unique(values, key)
     return values
 
 
-def _once(values: list[Any], key: str) -> None:
+def _check_unique(values: list[Any], key: str) -> None:
     for value in values:
         if values.count(value) > 1:
             raise BadInput(f"{key} names {value!r} twice.")

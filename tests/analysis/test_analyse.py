@@ -1,9 +1,10 @@
-"""Analyses: what discriminators believe, values, levels, and measuring while a run goes on."""
+"""Analyses: what discriminators believe, values, levels, and measurements during training."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import random
 from pathlib import Path
 
 import gymnasium
@@ -31,13 +32,14 @@ from dcpg.storage.rundir import RunDirectory
 from dcpg.training import measure as analysis
 from tests.cli.test_cli import run as command
 from tests.small import declare, in_training, network_of, rollout_of
+from tests.synthetic import rows_of
 
 TINY = {"evaluation.every": 2, "evaluation.episodes": 4, "evaluation.max_steps": 60}
 
 
 @pytest.fixture(scope="module")
 def ddcpg_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Shared, and written to only below its folder `analysis`."""
+    """Shared by the tests, which write only below its folder `analysis`."""
     out = tmp_path_factory.mktemp("analysis") / "run"
     settings = TINY | {"analyse": "stiffness,ood-actions"}
     dcpg.train("ddcpg", game="bigfish", preset="tiny", steps=512, seed=2, out=out, settings=settings)
@@ -99,7 +101,7 @@ def test_believed_actions_equal_one_question_at_a_time(game: str) -> None:
 
 @pytest.mark.parametrize("game", GAMES)
 def test_special_actions_do_something_where_it_is_said(game: str) -> None:
-    """Asked of Procgen itself: from the same states, is a special action ever told from the no-op?"""
+    """Procgen itself decides: from the same states, does a special action ever differ from the no-op?"""
     env = Procgen(16, game, seed=5, count=200)
     rng = np.random.default_rng(0)
     differs = set()
@@ -122,7 +124,7 @@ def test_special_actions_do_something_where_it_is_said(game: str) -> None:
     assert bool(differs) == (game in SPECIAL_ACTIONS), differs
 
 
-# -- measuring while a run goes on
+# -- measurements during training
 
 
 @pytest.mark.parametrize("name", ["ppo", "dcpg", "separate-dcpg"])
@@ -276,9 +278,10 @@ def test_what_cannot_be_analysed_is_refused_in_a_sentence(tmp_path: Path, capsys
     assert (code, "no run" in said) == (2, True)
     code, _, said = command(capsys, "analyse", "values", str(out), "--states", "9")
     assert (code, "states means nothing to values" in said) == (2, True)
-    (out / "eval.jsonl").write_text('{"steps": 128, "train_return": "much"}\n')
+    row = rows_of(resolve("dcpg", "bigfish", preset="tiny", steps=128), random.Random(0), rollouts=(1,))[0]
+    (out / "eval.jsonl").write_text(json.dumps(row | {"train_return": "much"}) + "\n")
     code, _, said = command(capsys, "analyse", "values", str(out))
-    assert (code, "'much', not a number" in said) == (2, True)
+    assert (code, "eval.jsonl, row 1: Expected `float`, got `str` - at `train_return`" in said) == (2, True)
     assert not (out / "analysis").exists()
 
 
@@ -291,7 +294,7 @@ def test_an_export_is_analysed_as_its_run_is(ddcpg_run: Path, tmp_path: Path) ->
     assert (ddcpg_run / "analysis" / "stiffness-000000000000.json").is_file()
 
 
-def test_an_environment_of_ones_own_is_analysed_from_python(tmp_path: Path) -> None:
+def test_your_own_environment_is_analysed_from_python(tmp_path: Path) -> None:
     run = dcpg.train("ddcpg", env=make, preset="tiny", steps=256, out=tmp_path / "own", settings=TINY)
     assert dcpg.analyse(run, "stiffness", states=64, env=make)["states"] == 64
     assert dcpg.analyse(run, "ood-actions", states=64, env=make)["left_out"] == 0

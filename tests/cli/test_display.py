@@ -1,32 +1,56 @@
-"""What people see: estimates, the live display and plain lines."""
+"""What is displayed: estimates, the progress of runs and sweeps on a terminal and elsewhere."""
 
 from __future__ import annotations
 
 import io
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from dcpg.cli.display import LiveDisplay, PlainDisplay
+from dcpg.cli import display
+from dcpg.cli.display import RunDisplay
+from dcpg.cli.sweep_display import SweepDisplay, picture
 from dcpg.config.resolve import resolve
 from dcpg.envs.base import Spaces
+from dcpg.machine import estimate
 from dcpg.machine.estimate import training
+from dcpg.machine.needs import Needs
 from dcpg.methods import METHODS
 from dcpg.seeding import generator, key, rand_seed
+from dcpg.storage.rows import Evaluation, Metrics
+from dcpg.sweep.view import view_directory
 from dcpg.text import duration
+from tests.sweep.fakes import drive_once, planned, split
 
-ROW = {"steps": 256, "episode_returns": [1.0, 3.0]}
-EVALUATION = {"train_return": 4.25, "test_return": 3.5, "train_predicted_value": 1.0, "train_true_value": 2.25}
+ROW = Metrics(
+    rollout=2, steps=256, episode_returns=[1.0, 3.0], episode_lengths=[5, 6], episode_levels=[0, 1],
+    reward_variance=1.0, more={},
+)  # fmt: skip
+EVALUATION = Evaluation(k=1, rollout=2, steps=256, splits={"train": split(4.25), "test": split(3.5)})
+CONFIG = resolve("dcpg", "maze", preset="tiny")
 
 
-@pytest.mark.parametrize("kind", [LiveDisplay, PlainDisplay])
-def test_displays_show_the_figures(kind: type[LiveDisplay] | type[PlainDisplay]) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that displays see, in seconds."""
+    now = [1000.0]
+    monkeypatch.setattr(display, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def shown(on_terminal: bool, width: int = 140) -> tuple[Console, io.StringIO]:
     text = io.StringIO()
-    live = kind is LiveDisplay
-    show = kind(Console(file=text, force_terminal=live, width=140))
-    show.start(resolve("dcpg", "maze", preset="tiny"), Path("runs/x"), 0)
+    return Console(file=text, force_terminal=on_terminal, width=width), text
+
+
+@pytest.mark.parametrize("on_terminal", [True, False])
+def test_displays_show_the_figures(on_terminal: bool) -> None:
+    console, text = shown(on_terminal)
+    show = RunDisplay(console)
+    show.start(CONFIG, Path("runs/x"), 0)
     show.progress("collect", "")
     show.row(ROW, 100.0)
     show.evaluation(EVALUATION)
@@ -34,9 +58,106 @@ def test_displays_show_the_figures(kind: type[LiveDisplay] | type[PlainDisplay])
     show.warn("something")
     show.close()
     seen = text.getvalue()
-    assert ("\x1b" in seen) == live
+    assert ("\x1b" in seen) == on_terminal
     for figure in ("2.00", "4.25", "3.50", "-1.25", "steps/s", "something", "maze"):
         assert figure in seen, figure
+    assert ("warning: something" in seen) == (not on_terminal)
+
+
+def test_a_terminal_is_redrawn_four_times_a_second_at_most(clock: list[float]) -> None:
+    console, text = shown(on_terminal=True)
+    show = RunDisplay(console)
+    show.start(CONFIG, Path("runs/x"), 0)
+    drawn = []
+    for place in ("minibatch 1", "minibatch 2", "minibatch 3", "minibatch 4"):
+        clock[0] += 0.2
+        show.progress("policy", place)
+        drawn.append(place in text.getvalue())
+    assert drawn == [False, True, False, True]
+    show.progress("policy", "minibatch 5")
+    assert "minibatch 5" not in text.getvalue()
+    show.close()  # the last picture remains
+    assert "minibatch 5" in text.getvalue()
+
+
+def test_elsewhere_there_is_a_line_every_half_minute_and_one_per_evaluation(clock: list[float]) -> None:
+    console, text = shown(on_terminal=False)
+    show = RunDisplay(console)
+    show.start(CONFIG, Path("runs/x"), 0)
+    counts = []
+    for seconds in (10.0, 21.0, 29.0, 2.0):
+        clock[0] += seconds
+        show.progress("policy", "epoch 1")
+        counts.append(len(text.getvalue().splitlines()))
+    assert counts == [1, 2, 2, 3]
+    show.row(ROW, 100.0)
+    show.evaluation(EVALUATION)
+    show.close()
+    lines = text.getvalue().splitlines()
+    assert lines[0] == "dcpg on maze, seed 0, 2,048 steps, in runs/x"
+    assert lines[1].startswith("         0 / 2,048 steps       0 steps/s         - left  policy phase epoch 1 training")
+    assert lines[3] == (
+        "       256 / 2,048 steps       4 steps/s     7 min left  evaluated        training return 2.00  "
+        "train levels 4.25  unseen levels 3.50  value bias -1.25"
+    )
+    assert len(lines) == 4
+
+
+def test_what_a_run_will_take_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimate, "training", lambda config, spaces, rollouts: rollouts * 10_000.0)
+    config = resolve("ppo", "maze")
+    console, text = shown(on_terminal=False)
+    RunDisplay(console).announce(config, Needs(memory=2e9, buffer=0.0, device=0.0, disk=1e9), 100)
+    assert text.getvalue().splitlines() == [
+        "This run needs at most 2.0 GB of memory and 1.0 GB of disk.",
+        "1,638,400 steps (100 rollouts of 16384) on this machine: about 11.6 days.",
+        "For a result in minutes: --preset laptop. This run can be stopped and resumed at any time.",
+    ]
+    console, text = shown(on_terminal=False)
+    RunDisplay(console).announce(config, Needs(memory=2e9, buffer=0.0, device=0.0, disk=1e9), 0)
+    assert text.getvalue() == ""
+
+
+def test_tables_of_a_sweep(tmp_path: Path) -> None:
+    plan = planned()
+    drive_once(tmp_path, plan=plan)
+    _, now = view_directory(tmp_path)
+    terminal = Console(width=80, record=True, file=io.StringIO(), force_terminal=True)
+    table = SweepDisplay(terminal)
+    table.start(plan, "a machine")
+    table.update(now)
+    table.message("something [happened]")
+    table.close()
+    terminal.print(picture(now))
+    text = terminal.export_text()
+    assert "small: 4 runs on a machine" in text
+    assert "something [happened]" in text
+    assert "4 done  0 running  0 waiting  0 failed" in text
+    assert "starpilot  ppo 2.50 (2)  dcpg 2.50 (2)" in text
+    assert max(map(len, text.splitlines())) <= 80
+    plain = Console(width=80, record=True, file=io.StringIO())
+    lines = SweepDisplay(plain)
+    lines.update(now)
+    lines.close()
+    assert plain.export_text().startswith("4 done  0 running  0 waiting  0 failed   100.0% of 2,048 steps")
+
+
+def test_lines_of_a_sweep(clock: list[float], tmp_path: Path) -> None:
+    plan = planned()
+    drive_once(tmp_path, plan=plan)
+    _, now = view_directory(tmp_path)
+    console, text = shown(on_terminal=False, width=40)
+    show = SweepDisplay(console)
+    show.start(plan, "a machine")
+    for seconds in (29.0, 2.0, 29.0):
+        clock[0] += seconds
+        show.update(now)
+    show.message("something [happened]")
+    show.close()
+    line = "4 done  0 running  0 waiting  0 failed   100.0% of 2,048 steps  0 steps/s  0 s left"
+    assert text.getvalue().splitlines() == [
+        "small: 4 runs on a machine", line, "something [happened]", line,
+    ]  # fmt: skip
 
 
 def test_durations_as_people_say_them() -> None:

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from dcpg.config.resolve import resolve
-from dcpg.core.algorithm import Algorithm, Cursor
 from dcpg.core.batch import Batch
+from dcpg.core.cursor import Cursor
 from dcpg.core.method import Phasic, Terms
+from dcpg.core.stepper import Stepper
 from dcpg.errors import NumericalFailure
 from dcpg.methods import METHODS
 from tests.small import N, T, in_training, step
@@ -28,10 +29,10 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "losses.json"
 def test_every_transition_exactly_once_an_epoch(name: str, shards: int, monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm = in_training(name, shards=shards, **({"segments": 4} if PHASIC[name] else {}))
     seen: dict[tuple[str, int], list[int]] = {}
-    original = Algorithm.step
+    original = Stepper.step
 
-    def spy(self: Algorithm, name: str, terms: object, batches: list[Batch], couples: bool) -> None:
-        place = (name, self.cursor.rollout, self.cursor.epoch)
+    def spy(self: Stepper, name: str, batches: list[Batch], couples: bool, *, look: bool, at: Cursor) -> torch.Tensor:
+        place = (name, at.rollout, at.epoch)
         assert len(batches) == shards
         assert len({len(batch) for batch in batches}) == 1  # equally many of each group
         for group, batch in enumerate(batches):
@@ -41,12 +42,12 @@ def test_every_transition_exactly_once_an_epoch(name: str, shards: int, monkeypa
                 seen.setdefault(place, []).extend(batch.segments.tolist())
             else:  # transitions are told apart by their returns, which are all different
                 seen.setdefault(place, []).extend(batch.returns["value"].tolist())
-        original(self, name, terms, batches, couples)
+        return original(self, name, batches, couples, look=look, at=at)
 
-    monkeypatch.setattr(Algorithm, "step", spy)
+    monkeypatch.setattr(Stepper, "step", spy)
     returns = {}
-    collect = algorithm.collect
-    algorithm.collect = lambda r: returns.setdefault(r, collect(r))
+    collect = algorithm.collector.collect
+    algorithm.collector.collect = lambda r: returns.setdefault(r, collect(r))
     for _ in range(2):
         algorithm.rollout()
     for (name_of_step, rollout, _), rows in seen.items():
@@ -63,7 +64,7 @@ def test_the_auxiliary_phase_comes_every_n_pi_rollouts_with_all_of_them() -> Non
     sizes = []
     for _ in range(7):
         algorithm.rollout()
-        sizes.append((algorithm.sums["auxiliary"].steps, len(algorithm.B)))
+        sizes.append((algorithm.stepper.sums["auxiliary"].updates, len(algorithm.B)))
     # 3 x 4 segments, 4 a minibatch, 2 epochs
     assert sizes == [(0, 4), (0, 8), (6, 0), (0, 4), (0, 8), (6, 0), (0, 4)]
 
@@ -84,7 +85,7 @@ def test_paper_numbers() -> None:
 
 def test_dead_steps_stay_out_of_policy_minibatches() -> None:
     algorithm = in_training("ppo")
-    tau = algorithm.collect(0)
+    tau = algorithm.collector.sample(0)
     valid = tau.valid.clone()
     valid[1, 2] = valid[4, 0] = False
     tau = dataclasses.replace(tau, valid=valid)
@@ -94,31 +95,30 @@ def test_dead_steps_stay_out_of_policy_minibatches() -> None:
 
 
 def test_dead_steps_weigh_nothing_in_the_auxiliary_phase() -> None:
-    from dcpg.core.buffer import compress
     from dcpg.seeding import generator
 
     results = []
     for poison in (0.0, 1e6):
         algorithm = in_training("dcpg", N_pi=1, segments=4)
-        tau = algorithm.collect(0)
+        tau = algorithm.collector.sample(0)
         valid = tau.valid.clone()
         valid[1, 2] = False
         returns = tau.returns["value"].clone()
         returns[1, 2] += poison
         tau = dataclasses.replace(tau, valid=valid, returns={"value": returns})
-        algorithm.B.add(0, tau, compress(tau.frames))
+        algorithm.B.add(0, tau)
         algorithm.remember()
         (line,) = algorithm.method.auxiliary_phase
         step(algorithm, line, algorithm.B.minibatch(algorithm.B.order(generator(0, "o"))))
-        results.append(algorithm.sums["auxiliary"].values)
+        results.append(algorithm.stepper.sums["auxiliary"].values)
     assert torch.equal(*results)
 
 
 def test_b_never_aliases_a_live_rollout() -> None:
     algorithm = in_training("dcpg", N_pi=2)
     taus = []
-    collect = algorithm.collect
-    algorithm.collect = lambda r: taus.append(collect(r)) or taus[-1]
+    collect = algorithm.collector.collect
+    algorithm.collector.collect = lambda r: taus.append(collect(r)) or taus[-1]
     algorithm.rollout()
     before = algorithm.B.states(torch.arange(N)).copy()
     taus[0].frames.zero_()
@@ -128,7 +128,7 @@ def test_b_never_aliases_a_live_rollout() -> None:
 
 def test_old_values_are_those_recorded_while_acting() -> None:
     algorithm = in_training("dcpg")
-    tau = algorithm.collect(0)
+    tau = algorithm.collector.sample(0)
     order = tau.order(torch.Generator().manual_seed(0))
     batch = tau.minibatch(order)
     assert torch.equal(batch.old_values["value"], tau.values["value"][:T].flatten()[order])
@@ -136,10 +136,9 @@ def test_old_values_are_those_recorded_while_acting() -> None:
 
 def test_segments_come_back_in_time_order_with_their_next_states() -> None:
     algorithm = in_training("ddcpg", N_pi=1, mask_boundaries=True)
-    from dcpg.core.buffer import compress
 
-    tau = algorithm.collect(0)
-    algorithm.B.add(0, tau, compress(tau.frames))
+    tau = algorithm.collector.sample(0)
+    algorithm.B.add(0, tau)
     algorithm.remember()
     batch = algorithm.B.minibatch(torch.tensor([3, 1]))
     for j, n in enumerate([3, 1]):
@@ -153,7 +152,7 @@ def test_segments_come_back_in_time_order_with_their_next_states() -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_term_that_is_not_finite_stops_before_the_step(name: str) -> None:
-    for which, its_terms in resolve(name, "bigfish").declared().steps.items():
+    for which, its_terms in resolve(name, "bigfish").declared().adams.items():
         for term in its_terms:
             algorithm = in_training(name, N_pi=1)
 
@@ -173,9 +172,10 @@ def test_a_term_that_is_not_finite_stops_before_the_step(name: str) -> None:
             algorithm.method = dataclasses.replace(
                 algorithm.method, policy_phase=tuple(poisoned[:split]), auxiliary_phase=tuple(poisoned[split:])
             )
+            algorithm.stepper.terms = algorithm.method.adams
             with pytest.raises(NumericalFailure, match=rf"{term} of the {which} line"):
                 algorithm.rollout()
-            assert all(p.isfinite().all() for p in algorithm.network.parameters())
+            assert all(p.isfinite().all() for p in algorithm.stepper.network.parameters())
 
 
 def test_an_infinite_gradient_stops_before_the_step() -> None:
@@ -184,10 +184,11 @@ def test_an_infinite_gradient_stops_before_the_step() -> None:
     # sqrt at 0: the value is finite, its gradient is not
     terms = {**line.terms, "J_V": (1.0, lambda out, batch: (out.value("value") * 0).sqrt())}
     algorithm.method = dataclasses.replace(algorithm.method, policy_phase=(dataclasses.replace(line, terms=terms),))
-    before = {k: v.clone() for k, v in algorithm.network.state_dict().items()}
+    algorithm.stepper.terms = algorithm.method.adams
+    before = {k: v.clone() for k, v in algorithm.stepper.network.state_dict().items()}
     with pytest.raises(NumericalFailure, match="gradient of the policy line"):
         algorithm.rollout()
-    assert all(torch.equal(before[k], v) for k, v in algorithm.network.state_dict().items())
+    assert all(torch.equal(before[k], v) for k, v in algorithm.stepper.network.state_dict().items())
 
 
 def test_cursor_goes_through_every_step_and_skips_what_is_done() -> None:
@@ -195,7 +196,7 @@ def test_cursor_goes_through_every_step_and_skips_what_is_done() -> None:
     walked = []
     for epoch, minibatch in at.remaining(1, 2):
         walked.append((epoch, minibatch))
-        at.step_done(3)
+        at.advance(3)
     assert walked == [(e, m) for e in range(2) for m in range(3)]
     assert (at.line, at.epoch, at.minibatch) == (2, 0, 0)
     assert list(at.remaining(1, 2)) == []
@@ -203,7 +204,7 @@ def test_cursor_goes_through_every_step_and_skips_what_is_done() -> None:
     walked = []
     for place in resumed.remaining(1, 2):
         walked.append(place)
-        resumed.step_done(3)
+        resumed.advance(3)
     assert walked == [(1, 2)]
 
 
@@ -212,7 +213,7 @@ def golden_losses(name: str) -> dict[str, float]:
     row: dict[str, float] = {}
     for r in range(2):
         algorithm.rollout()
-        row |= {f"{r}.{k}": v for k, v in algorithm.row().items()}
+        row |= {f"{r}.{k}": v for k, v in algorithm.stepper.row().items()}
     return row
 
 

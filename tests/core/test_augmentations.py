@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcpg.core.augmentations import AUGMENTATIONS, hsv_to_rgb, rgb_to_hsv
-from dcpg.core.bandit import Fixed
 from dcpg.core.draws import draw_augmentation
 from dcpg.core.networks import Outputs
 from dcpg.core.objectives import G_V, G_pi
@@ -157,7 +156,8 @@ def test_parameters_are_keyed_and_samples_keep_theirs_in_chunks(name: str) -> No
     tau = rollout_of(method, network)
     (line,) = method.policy_phase
     batch = tau.minibatch(torch.arange(10))
-    draw = draw_augmentation(Fixed(name), None)
+    tau = replace(tau, augmentation=name)
+    draw = draw_augmentation(None)
     one, two, other = (draw(batch, tau, generator(0, "draw", k), ACTIONS).augmentation[name] for k in (1, 1, 2))
     assert torch.equal(one, two)
     assert name == "grayscale" or not torch.equal(one, other)
@@ -172,15 +172,15 @@ def test_parameters_are_keyed_and_samples_keep_theirs_in_chunks(name: str) -> No
 def test_drac_terms_by_hand() -> None:
     """The exact cross-entropy with the clean policy held still, and half the squared distance of the values."""
     algorithm = in_training("ucb-drac")
-    tau = algorithm.collect(0)
+    tau = algorithm.collector.sample(0)
     (line,) = algorithm.method.policy_phase
     batch = whole(algorithm, line, tau)
     assert set(batch.augmentation) == {"crop"}
     with torch.no_grad():  # V(s) is that of now, not the one recorded while acting
-        algorithm.network.value.bias.add_(1.0)
-        algorithm.network.value.weight.mul_(1.5)
+        algorithm.stepper.network.value.bias.add_(1.0)
+        algorithm.stepper.network.value.weight.mul_(1.5)
     augmented = AUGMENTATIONS["crop"].apply(batch.frames.float() / 255, batch.augmentation["crop"])
-    network = algorithm.network
+    network = algorithm.stepper.network
     with torch.no_grad():
         clean, view = (network.theta(x) for x in (batch.frames, augmented))
         p, q = (torch.softmax(network.policy(x), 1).numpy() for x in (clean, view))
@@ -196,12 +196,12 @@ def test_drac_terms_by_hand() -> None:
 def test_drac_holds_the_clean_side_still(term: str) -> None:
     """The gradient is that of the augmented view alone: none comes back through the clean frames."""
     algorithm = in_training("ucb-drac")
-    tau = algorithm.collect(0)
+    tau = algorithm.collector.sample(0)
     (line,) = algorithm.method.policy_phase
     batch = whole(algorithm, line, tau)
     shift = {"crop": torch.full_like(batch.augmentation["crop"], 0.99)}
     frames = (batch.frames.float() / 255).requires_grad_()
-    out = Outputs(algorithm.network, replace(batch, frames=frames, augmentation=shift), 64)
+    out = Outputs(algorithm.stepper.network, replace(batch, frames=frames, augmentation=shift), 64)
     seen = out.augmented.batch.frames
     seen.retain_grad()
     line.terms[term][1](out, out.batch).sum().backward()
@@ -228,4 +228,5 @@ def test_drac_joins_the_line_with_J_pi_and_the_value_of_the_advantages(name: str
         }.items()
         if added:
             assert line.terms["G_V"][1].keywords == {"head": head}
-    assert plain.augmenter is None
+    assert not plain.augmented
+    assert method.augmented

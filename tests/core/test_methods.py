@@ -16,8 +16,8 @@ import torch
 
 import dcpg
 from dcpg.config.resolve import resolve
+from dcpg.core.bandit import UCB
 from dcpg.core.batch import Batch
-from dcpg.core.buffer import compress
 from dcpg.core.draws import draw_pairs
 from dcpg.core.episodes import EpisodeCounter
 from dcpg.core.networks import Outputs
@@ -93,7 +93,7 @@ WEIGHTS = {
 
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_every_step_and_weight(name: str) -> None:
-    steps = resolve(name, "bigfish").declared().steps
+    steps = resolve(name, "bigfish").declared().adams
     assert {k: {t: w for t, (w, _) in terms.items()} for k, terms in steps.items()} == WEIGHTS[name]
 
 
@@ -132,12 +132,12 @@ def test_separate_dcpg_holds_V_theta_still_in_the_policy_phase() -> None:
 
 def test_separate_dcpg_trains_each_head_on_its_own_target() -> None:
     algorithm = in_training("separate-dcpg", N_pi=1)
-    tau = algorithm.collect(0)
-    algorithm.B.add(0, tau, compress(tau.frames))
+    tau = algorithm.collector.sample(0)
+    algorithm.B.add(0, tau)
     algorithm.remember()
     (line,) = algorithm.method.auxiliary_phase
     batch = whole(algorithm, line, tau)
-    out = Outputs(algorithm.network, batch, 64)
+    out = Outputs(algorithm.stepper.network, batch, 64)
     for term, head in (("J_V_theta", "delayed_value"), ("J_V_phi", "value")):
         values = line.terms[term][1](out, batch)
         torch.testing.assert_close(values, 0.5 * (out.value(head) - batch.returns[head]).square())
@@ -225,8 +225,8 @@ def test_two_heads_weigh_eta_and_stand_apart() -> None:
 def test_dppg_and_ddcpg_are_one_addition_to_two_bases() -> None:
     for with_f, base in (("dppg", "ppg"), ("ddcpg", "dcpg")):
         a, b = declare(with_f)[0], declare(base)[0]
-        assert {k: w for k, (w, _) in a.steps["policy"].items()} == {k: w for k, (w, _) in b.steps["policy"].items()}
-        assert set(a.steps["auxiliary"]) - set(b.steps["auxiliary"]) == {"J_f"}
+        assert {k: w for k, (w, _) in a.adams["policy"].items()} == {k: w for k, (w, _) in b.adams["policy"].items()}
+        assert set(a.adams["auxiliary"]) - set(b.adams["auxiliary"]) == {"J_f"}
         assert set(a.networks["theta"]) - set(b.networks["theta"]) == {"discriminator"}
         assert a.keep == ("s", "a", "R")
 
@@ -237,10 +237,10 @@ def test_dppg_and_ddcpg_are_one_addition_to_two_bases() -> None:
 def test_daac_advantage_objective_by_hand() -> None:
     """(A(s, a) - A)^2 on [feature, one-hot a], without 1/2, against the normalised advantages of J_pi."""
     algorithm = in_training("daac")
-    tau = algorithm.collect(0)
+    tau = algorithm.collector.sample(0)
     policy, value = algorithm.method.policy_phase
     batch = whole(algorithm, policy, tau)
-    network = algorithm.network
+    network = algorithm.stepper.network
     with torch.no_grad():
         features = network.theta(batch.frames)
         inputs = torch.cat([features, torch.eye(ACTIONS)[batch.actions]], 1)
@@ -331,7 +331,7 @@ def test_step_counts_and_levels_on_procgen_are_procgens_own(tmp_path: Path) -> N
 
     config = resolve("idaac", "starpilot", preset="tiny", steps=1280, settings={"levels.count": 5})
     trainer = Trainer(config, RunDirectory(tmp_path / "run"))
-    taus = [trainer._collect(r) for r in range(10)]
+    taus = [trainer.collector.sample(r) for r in range(10)]
     fresh = [Procgen(1, "starpilot", seed=0, start=level, count=1, frame_size=32) for level in range(5)]
     firsts = [env.observe()[0][0] for env in fresh]
     begun = 0
@@ -347,10 +347,10 @@ def test_step_counts_and_levels_on_procgen_are_procgens_own(tmp_path: Path) -> N
 
 def test_the_classifiers_terms_by_hand() -> None:
     algorithm = in_training("idaac")
-    tau = algorithm.collect(0)
+    tau = algorithm.collector.sample(0)
     policy, _ = algorithm.method.policy_phase
     batch = whole(algorithm, policy, tau)
-    network = algorithm.network
+    network = algorithm.stepper.network
     with torch.no_grad():
         both = torch.cat([network.theta(batch.frames), network.theta(batch.other_frames)], 1)
         p = torch.softmax(network.order(both), 1)[:, 0].double().numpy()
@@ -363,42 +363,49 @@ def test_the_classifiers_terms_by_hand() -> None:
 
 def test_the_classifier_learns_on_its_own_adam_and_leaves_the_policy_alone() -> None:
     algorithm = in_training("idaac")
-    tau = algorithm.collect(0)
+    tau = algorithm.collector.sample(0)
     policy, _ = algorithm.method.policy_phase
     batch = whole(algorithm, policy, tau)
-    before = {k: v.clone() for k, v in algorithm.network.state_dict().items()}
-    algorithm.step("order", policy.before["order"], [batch])
-    moved = {k.split(".")[0] for k, v in algorithm.network.state_dict().items() if not torch.equal(v, before[k])}
+    before = {k: v.clone() for k, v in algorithm.stepper.network.state_dict().items()}
+    algorithm.stepper.step("order", [batch])
+    moved = {
+        k.split(".")[0] for k, v in algorithm.stepper.network.state_dict().items() if not torch.equal(v, before[k])
+    }
     assert moved == {"order"}
-    held = algorithm.network.order.weight.clone()
-    algorithm.step(policy.name, policy.terms, [batch])
-    assert torch.equal(algorithm.network.order.weight, held)
-    assert {p.shape for p in algorithm.adams["order"].state} == {(2, 32), (2,)}  # moments for nothing else
-    algorithm.adams["order"].param_groups[0]["lr"] = 0.1
-    first = J_D(Outputs(algorithm.network, batch, 64), batch).mean().item()
+    held = algorithm.stepper.network.order.weight.clone()
+    algorithm.stepper.step(policy.name, [batch])
+    assert torch.equal(algorithm.stepper.network.order.weight, held)
+    assert {p.shape for p in algorithm.stepper.adams["order"].state} == {(2, 32), (2,)}  # moments for nothing else
+    algorithm.stepper.adams["order"].param_groups[0]["lr"] = 0.1
+    first = J_D(Outputs(algorithm.stepper.network, batch, 64), batch).mean().item()
     for _ in range(200):
-        algorithm.step("order", policy.before["order"], [batch])
-    last = J_D(Outputs(algorithm.network, batch, 64), batch).mean().item()
+        algorithm.stepper.step("order", [batch])
+    last = J_D(Outputs(algorithm.stepper.network, batch, 64), batch).mean().item()
     assert last < 0.3 < first  # it learns to tell these states' order
 
 
 def test_the_encoder_learns_against_the_classifier_through_both_states() -> None:
     algorithm = in_training("idaac")
-    tau = algorithm.collect(0)
+    tau = algorithm.collector.sample(0)
     policy, _ = algorithm.method.policy_phase
     batch = whole(algorithm, policy, tau)
     for _ in range(100):
-        algorithm.step("order", policy.before["order"], [batch])
+        algorithm.stepper.step("order", [batch])
     one, two = ((f.float() / 255).requires_grad_() for f in (batch.frames, batch.other_frames))
-    J_order(Outputs(algorithm.network, replace(batch, frames=one, other_frames=two), 64), batch).sum().backward()
+    J_order(
+        Outputs(algorithm.stepper.network, replace(batch, frames=one, other_frames=two), 64), batch
+    ).sum().backward()
     assert one.grad.abs().max() > 0
     assert two.grad.abs().max() > 0
-    told = J_order(Outputs(algorithm.network, batch, 64), batch).mean().item()
-    only = {"J_order": (1.0, J_order)}
-    algorithm.adams["policy"].param_groups[0]["lr"] = 5e-3
+    told = J_order(Outputs(algorithm.stepper.network, batch, 64), batch).mean().item()
+    rest = {name: (0.0, term) for name, (_, term) in policy.terms.items() if name != "J_order"}
+    algorithm.stepper.terms["policy"] = {"J_order": (1.0, J_order), **rest}
+    algorithm.stepper.adams["policy"].param_groups[0]["lr"] = 5e-3
     for _ in range(60):
-        algorithm.step("policy", only | {k: (0.0, t) for k, (_, t) in policy.terms.items() if k != "J_order"}, [batch])
-    assert math.log(2) <= J_order(Outputs(algorithm.network, batch, 64), batch).mean().item() < told  # towards 1/2
+        algorithm.stepper.step("policy", [batch])
+    assert (
+        math.log(2) <= J_order(Outputs(algorithm.stepper.network, batch, 64), batch).mean().item() < told
+    )  # towards 1/2
 
 
 # -- combinations
@@ -501,7 +508,7 @@ def test_augmentation_needs_a_line_with_J_pi() -> None:
 def test_the_bandit_and_the_scores_look_at_the_value_of_the_advantages() -> None:
     method, _ = declare("separate-dcpg", {"augment": "ucb"})
     tau = rollout_of(method, network_of(method))
-    bandit = method.augmenter
+    bandit = UCB(method.advantages, c=0.1, window=10)
     bandit.observe(tau)
     bandit.observe(tau)
     assert bandit.rewards[0] == [pytest.approx(float(tau.returns["value"].mean()), rel=1e-5)]

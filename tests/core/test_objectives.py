@@ -70,7 +70,7 @@ def test_value_terms_by_hand() -> None:
 
 
 def test_J_f_by_hand_and_masked() -> None:
-    import dcpg.objectives as module
+    import dcpg.core.objectives as module
 
     class Out:
         network = torch.nn.Module()
@@ -152,14 +152,11 @@ REACHES["ddcpg"] = REACHES["dcpg"] | {"J_f": {"theta", "discriminator"}}
 def minibatches(name: str) -> list[tuple[object, object, Batch]]:
     """(algorithm, line, one minibatch) for every line, after the network has moved a little."""
     algorithm = in_training(name, N_pi=1)
-    tau = algorithm.collect(0)
-    from dcpg.core.buffer import compress
-
-    segments = compress(tau.frames)
-    algorithm.B.add(0, tau, segments)
+    tau = algorithm.collector.sample(0)
+    algorithm.B.add(0, tau)
     algorithm.remember()
     with torch.no_grad():
-        for p in algorithm.network.parameters():
+        for p in algorithm.stepper.network.parameters():
             p.add_(0.05 * torch.randn(p.shape, generator=generator(0, "move")))
     found = []
     for line in algorithm.method.lines:
@@ -172,11 +169,11 @@ def test_each_term_reaches_exactly_its_parameters(name: str) -> None:
     seen = set()
     for algorithm, line, batch in minibatches(name):
         for term_name, (_, term) in [item for terms in line.adams.values() for item in terms.items()]:
-            algorithm.network.zero_grad()
-            term(Outputs(algorithm.network, batch, 64), batch).sum().backward()
+            algorithm.stepper.network.zero_grad()
+            term(Outputs(algorithm.stepper.network, batch, 64), batch).sum().backward()
             reached = {
                 k.split(".")[0]
-                for k, p in algorithm.network.named_parameters()
+                for k, p in algorithm.stepper.network.named_parameters()
                 if p.grad is not None and p.grad.abs().max() > 0
             }
             assert reached == REACHES[name][term_name], (line.name, term_name)
@@ -187,10 +184,9 @@ def test_each_term_reaches_exactly_its_parameters(name: str) -> None:
 @pytest.mark.parametrize("name", ["dcpg", "ddcpg", "ppg", "separate-dcpg"])
 def test_regularisers_are_zero_with_zero_gradient_at_the_old_parameters(name: str) -> None:
     algorithm = in_training(name, N_pi=1)
-    from dcpg.core.buffer import compress
 
-    tau = algorithm.collect(0)
-    algorithm.B.add(0, tau, compress(tau.frames))
+    tau = algorithm.collector.sample(0)
+    algorithm.B.add(0, tau)
     algorithm.remember()
     for line in algorithm.method.lines:
         data = tau if line in algorithm.method.policy_phase else algorithm.B
@@ -198,11 +194,11 @@ def test_regularisers_are_zero_with_zero_gradient_at_the_old_parameters(name: st
         for term_name, (_, term) in line.terms.items():
             if term_name not in ("C_V", "C_pi"):
                 continue
-            algorithm.network.zero_grad()
-            values = term(Outputs(algorithm.network, batch, 64), batch)
+            algorithm.stepper.network.zero_grad()
+            values = term(Outputs(algorithm.stepper.network, batch, 64), batch)
             values.sum().backward()
             assert values.abs().max() < 1e-6
-            worst = max(float(p.grad.abs().max()) for p in algorithm.network.parameters() if p.grad is not None)
+            worst = max(float(p.grad.abs().max()) for p in algorithm.stepper.network.parameters() if p.grad is not None)
             assert worst < 1e-5, term_name
 
 
@@ -213,7 +209,7 @@ def test_J_f_reaches_the_encoder_through_s_the_next_s_and_the_wrong_next_s() -> 
     weight[0] = 1.0  # look at the first sample alone
     frames = batch.frames.float().requires_grad_()
     loose = dataclasses.replace(batch, frames=frames)
-    (term(Outputs(algorithm.network, loose, 64), loose) * weight).sum().backward()
+    (term(Outputs(algorithm.stepper.network, loose, 64), loose) * weight).sum().backward()
     touched = {int(i) for i in frames.grad.flatten(1).abs().sum(1).nonzero().squeeze(1)}
     own, following = 0, int(batch.next_rows[0])
     wrong = int(batch.next_rows[batch.negative_next[0]])
@@ -268,13 +264,12 @@ def test_chunked_gradients_equal_the_undivided_minibatchs(name: str) -> None:
         network = network_of(method)
         algorithm = bare(method, network, config, chunk=chunk)
         tau = rollout_of(method, network, dead=True)
-        from dcpg.core.buffer import compress
 
-        algorithm.B.add(0, tau, compress(tau.frames))
+        algorithm.B.add(0, tau)
         algorithm.remember()
         for line in method.lines:
             step(algorithm, line, whole(algorithm, line, tau))
-        gradients.append((algorithm.sums, {k: p.detach().clone() for k, p in network.named_parameters()}))
+        gradients.append((algorithm.stepper.sums, {k: p.detach().clone() for k, p in network.named_parameters()}))
     (sums, a), (whole_sums, b) = gradients
     for k in sums:
         np.testing.assert_allclose(sums[k].values, whole_sums[k].values, rtol=1e-4, atol=1e-6)

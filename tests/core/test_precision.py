@@ -12,7 +12,6 @@ import torch
 import dcpg
 from dcpg.config.build import build_network
 from dcpg.config.resolve import resolve
-from dcpg.core.buffer import compress
 from dcpg.core.networks import Impala
 from dcpg.seeding import generator
 from tests.small import bare, declare, network_of, rollout_of, step, whole
@@ -27,7 +26,7 @@ def gradients(name: str, precision: str) -> dict[str, torch.Tensor]:
     algorithm = bare(method, network, settings, chunk=7, precision=precision)
     tau = rollout_of(method, network)
     if method.auxiliary_phase:
-        algorithm.B.add(0, tau, compress(tau.frames))
+        algorithm.B.add(0, tau)
         algorithm.remember()
     found = {}
     for line in method.lines:

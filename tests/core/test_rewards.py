@@ -65,7 +65,8 @@ def test_state_restores_to_the_last_bit() -> None:
     a = RewardNormaliser.fresh(3)
     valid = np.ones((20, 3), bool)
     a(rng.normal(size=(20, 3)), rng.random((20, 3)) < 0.2, valid)
-    b = RewardNormaliser.restored(json.loads(json.dumps(a.state())))
+    b = RewardNormaliser.fresh(3)
+    b.restore(json.loads(json.dumps(a.state())))
     more, dones = rng.normal(size=(20, 3)), rng.random((20, 3)) < 0.2
     assert (a(more, dones, valid) == b(more, dones, valid)).all()
     assert a.state() == b.state()

@@ -57,10 +57,12 @@ def test_the_score_is_the_l1_value_loss(tmp_path: Path) -> None:
     """|R - V| of the head that gives the advantages: what a real rollout's targets and recorded values say."""
     config = resolve("plr", "starpilot", preset="tiny", steps=128, settings={"levels.count": 8})
     trainer = Trainer(config, RunDirectory(tmp_path / "run"))
-    tau = trainer._collect(0)
+    tau = trainer.collector.sample(0)
     error = (tau.returns["value"] - tau.values["value"][:-1]).abs()
     whole = [n for n in range(8) if not tau.dones[:, n].any()]
-    scores = dict(zip(trainer.levels.levels, trainer.levels.scores, strict=True))
+    sampler = trainer.collector.choosers["levels"]
+    assert isinstance(sampler, PrioritisedLevels)
+    scores = dict(zip(sampler.levels, sampler.scores, strict=True))
     assert whole
     for n in whole:  # no level is played twice in the first rollout's first episodes
         assert scores[int(tau.levels[0, n])] == pytest.approx(float(error[:, n].mean()), rel=1e-5)
@@ -244,7 +246,7 @@ def test_environments_on_other_levels_are_refused() -> None:
     states = [make_train(c, None, train_levels(c)).state() for c in (config, other)]
     env = make_train(config, None, train_levels(config))
     with pytest.raises(ValueError, match="levels that are not this run's"):
-        env.restore([*states[1][:-1], states[0][-1]])
+        env.restore(states[1])
 
 
 def test_the_sampler_is_the_configurations() -> None:
@@ -261,7 +263,7 @@ def test_the_sampler_is_the_configurations() -> None:
     assert drawn[0] != drawn[1]
 
 
-def test_the_samplers_state_is_the_environments_state() -> None:
+def test_the_sampler_and_the_environments_go_on_together() -> None:
     config = resolve("plr", "starpilot", preset="tiny", settings={"levels.count": 9})
     sampler = train_levels(config)
     assert isinstance(sampler, PrioritisedLevels)
@@ -270,10 +272,11 @@ def test_the_samplers_state_is_the_environments_state() -> None:
     rng = np.random.default_rng(0)
     for _ in range(150):
         env.step(rng.integers(0, 15, 8))
-    state = env.state()
+    state, sampled = env.state(), json.loads(json.dumps(sampler.state()))
     again = train_levels(config)
     assert again is not None
     other = make_train(config, None, again)
+    again.restore(sampled)
     other.restore(state)
     assert again.state() == sampler.state()
     assert sampler.choices > 8

@@ -36,7 +36,7 @@ TERMS = {
     name: {step: tuple(terms) for step, terms in resolve(name, "bigfish").declared().adams.items()} for name in METHODS
 }
 FINAL = re.compile(r"[0-9]{12}-00\.000\.000000-[0-9]{5}")
-COMPARED = ("weights.safetensors", "adam.safetensors", "state.json", "envs.zst")
+COMPARED = ("weights.safetensors", "adam.safetensors", "state.json", "collector.zst")
 # small networks, evaluations and auxiliary phases (2 x 4 steps): what is tried here does not depend on sizes
 SMALL = ("evaluation.max_steps=12", "evaluation.episodes=2", "env.frame_size=16", "network.channels=2,4")
 SHORT = ("E_aux", "E_V")  # epochs that are many by default
@@ -330,17 +330,23 @@ def joined(parts: list[bytes]) -> bytes:
 
 def envs(checkpoint: Path) -> list[bytes]:
     """The states of a checkpoint's environments."""
-    return split(zstandard.ZstdDecompressor().decompress((checkpoint / "envs.zst").read_bytes()))
+    return split(zstandard.ZstdDecompressor().decompress((checkpoint / "collector.zst").read_bytes()))
 
 
 def set_envs(checkpoint: Path, parts: list[bytes]) -> None:
-    rewrite(checkpoint, "envs.zst", zstandard.ZstdCompressor().compress(joined(parts)))
+    rewrite(checkpoint, "collector.zst", zstandard.ZstdCompressor().compress(joined(parts)))
 
 
-def sampler(checkpoint: Path) -> dict[str, Any]:
-    """The state of a checkpoint's level sampler."""
-    state: dict[str, Any] = json.loads(envs(checkpoint)[-1])
-    return state
+def memory(checkpoint: Path, name: str) -> Any:
+    """What a checkpoint's collector remembers under a name: levels, augmentation, normaliser, episodes."""
+    return json.loads((checkpoint / "state.json").read_bytes())["parts"]["collector"][name]
+
+
+def set_memory(checkpoint: Path, name: str, value: Any) -> None:
+    """Replace it, with a matching hash."""
+    state = json.loads((checkpoint / "state.json").read_bytes())
+    state["parts"]["collector"][name] = value
+    rewrite(checkpoint, "state.json", json.dumps(state).encode())
 
 
 def only(out: Path, keep: str) -> None:

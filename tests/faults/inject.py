@@ -101,10 +101,12 @@ def before(owner: Any, name: str, then: Callable[..., None]) -> None:
 @fault
 def at(place: str, number: str, what: str) -> None:
     """At the `number`-th call of a place: collect, remember, evaluate, save, env, written, or the steps of an Adam."""
-    from dcpg.core import algorithm, rollout
+    from dcpg.core.actor import Actor
+    from dcpg.core.algorithm import Algorithm
+    from dcpg.core.stepper import Stepper
     from dcpg.envs.procgen import Procgen
     from dcpg.storage import checkpoint
-    from dcpg.training import trainer
+    from dcpg.training import evaluations
 
     seen, act, evaluating = Counter[str](), action(what), [False]
 
@@ -113,13 +115,13 @@ def at(place: str, number: str, what: str) -> None:
         if where == place and seen[where] == int(number):
             act()
 
-    before(rollout.Actor, "__call__", lambda *_: None if evaluating[0] else tick("collect"))
-    before(algorithm.Algorithm, "step", lambda self, name, *_: tick(name))
-    before(algorithm.Algorithm, "remember", lambda *_: tick("remember"))
+    before(Actor, "__call__", lambda *_: None if evaluating[0] else tick("collect"))
+    before(Stepper, "step", lambda self, name, *_, **__: tick(name))
+    before(Algorithm, "remember", lambda *_: tick("remember"))
     before(checkpoint.CheckpointStore, "save", lambda *_: tick("save"))
     before(checkpoint, "write_durable", lambda *_: tick("written"))
     before(Procgen, "step", lambda *_: tick("evaluate" if evaluating[0] else "env"))
-    play = trainer.play
+    play = evaluations.play
 
     def played(*args: Any) -> Any:
         evaluating[0] = True
@@ -128,7 +130,7 @@ def at(place: str, number: str, what: str) -> None:
         finally:
             evaluating[0] = False
 
-    trainer.play = played
+    evaluations.play = played
 
 
 # -- files
@@ -164,9 +166,9 @@ class Raw(io.FileIO):
 
 def watch_disk() -> None:
     """Make the file operations of dcpg events of DISK."""
-    from dcpg.storage import rundir
+    from dcpg.storage import files, rows
 
-    if hasattr(rundir, "open"):
+    if hasattr(files, "open"):
         return
 
     def opened(path: Any, mode: str = "r", buffering: int = -1, *args: Any, **kwargs: Any) -> Any:
@@ -178,7 +180,7 @@ def watch_disk() -> None:
             DISK.names.append(("create", os.path.realpath(path), "", None))
         return raw if buffering == 0 else io.BufferedWriter(raw)
 
-    rundir.open = opened  # type: ignore[attr-defined]
+    files.open = rows.open = opened  # type: ignore[attr-defined]
     _watch_os_functions()
 
 
@@ -307,9 +309,9 @@ def flip_written(number: str, within: str) -> None:
 def reward(place: str, number: str, value: str) -> None:
     """The `number`-th step of the environments gives this reward to one of them; place: env or evaluate."""
     from dcpg.envs.procgen import Procgen
-    from dcpg.training import trainer
+    from dcpg.training import evaluations
 
-    step, play, seen, evaluating = Procgen.step, trainer.play, [0], [False]
+    step, play, seen, evaluating = Procgen.step, evaluations.play, [0], [False]
 
     def stepped(self: Any, actions: Any) -> Any:
         result = step(self, actions)
@@ -326,7 +328,7 @@ def reward(place: str, number: str, value: str) -> None:
         finally:
             evaluating[0] = False
 
-    Procgen.step, trainer.play = stepped, played  # type: ignore[method-assign]
+    Procgen.step, evaluations.play = stepped, played  # type: ignore[method-assign]
 
 
 @fault
@@ -378,7 +380,7 @@ def term(step_name: str, term_name: str, number: str, value: str) -> None:
 
 @fault
 def set_(name: str, value: str) -> None:
-    """A module's number, such as dcpg.trainer.RETRY_SECONDS."""
+    """A module's number, such as dcpg.training.saving.RETRY_SECONDS."""
     module, _, attribute = name.rpartition(".")
     setattr(importlib.import_module(module), attribute, float(value))
 
@@ -406,10 +408,11 @@ def host(name: str) -> None:
 @fault
 def brief() -> None:
     """Without the estimate before a run and the picture after it."""
-    from dcpg.cli import train as training
+    from dcpg.cli import train
+    from dcpg.training import start
 
-    training.announce = lambda *_: None
-    training.conclude = lambda *_: None
+    start._announce = lambda *_: None
+    train.conclude = lambda *_: None
 
 
 def install(arguments: list[str]) -> None:

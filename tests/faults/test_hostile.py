@@ -122,7 +122,7 @@ def test_environment_states(
     good, foreign = envs(newest(stopped)), envs(others["coinrun"])
     first, rest = good[0], good[1:]
     wrong = {
-        "another game": [*foreign[:-1], good[-1]],
+        "another game": foreign,
         "one of another game": [first, foreign[0], *good[2:]],
         "half": [first[: len(first) // 2], *rest],
         "less one byte": [first[:-1], *rest],
@@ -192,8 +192,7 @@ def sampler_states(good: dict[str, Any]) -> dict[str, bytes]:
         "infinite choices": good | {"choices": float("inf")},
         "fewer choices than environments": good | {"choices": 3},
     }
-    raw = {"nothing": b"", "not JSON": b"\xff\0", "deep": b"[" * 100_000}
-    return raw | unlike(good) | {name: json.dumps(state).encode() for name, state in made.items()}
+    return unlike(good) | {name: json.dumps(state).encode() for name, state in made.items()}
 
 
 def bandit_states(good: dict[str, Any]) -> dict[str, bytes]:
@@ -230,11 +229,11 @@ def test_level_sampler_states(
     runs: Driver, undisturbed: Callable[..., Path], remembering: Path, tmp_path: Path
 ) -> None:
     """Another number of levels, numbers that cannot be, no JSON: refused, never a traceback or a strange replay."""
-    good, made = envs(newest(remembering)), sampler_states(driver.sampler(newest(remembering)))
+    made = sampler_states(driver.memory(newest(remembering), "levels"))
 
     def work(name: str) -> None:
         out = copy(remembering, tmp_path / name.replace(" ", "-"))
-        driver.set_envs(newest(out), [*good[:-1], made[name]])
+        driver.set_memory(newest(out), "levels", json.loads(made[name]))
         single = copy(out, tmp_path / f"{name.replace(' ', '-')}-alone")
         alone(runs, single)
         refused(runs, undisturbed, out)
@@ -244,12 +243,11 @@ def test_level_sampler_states(
 
 def test_bandit_states(runs: Driver, undisturbed: Callable[..., Path], remembering: Path, tmp_path: Path) -> None:
     """Other arms, an arm that is not there, counts and rewards that cannot be: refused in the same way."""
-    good = json.loads((newest(remembering) / "state.json").read_bytes())
-    made = bandit_states(good["augmenter"])
+    made = bandit_states(driver.memory(newest(remembering), "augmentation"))
 
     def work(name: str) -> None:
         out = copy(remembering, tmp_path / name.replace(" ", "-"))
-        rewrite(newest(out), "state.json", json.dumps(good | {"augmenter": json.loads(made[name])}).encode())
+        driver.set_memory(newest(out), "augmentation", json.loads(made[name]))
         single = copy(out, tmp_path / f"{name.replace(' ', '-')}-alone")
         alone(runs, single)
         refused(runs, undisturbed, out)
@@ -265,7 +263,7 @@ def test_environments_on_levels_that_are_not_the_samplers(
     arguments = ["train", "ppo", "--game", "bossfight", "--preset", "tiny", "--steps", "128", "--out", str(elsewhere)]
     assert runs.run([*arguments, *driver.settings(*driver.SMALL, "levels.start=100")]).code == 0
     out = copy(remembering, tmp_path / "run")
-    driver.set_envs(newest(out), [*envs(newest(elsewhere))[:-1], envs(newest(remembering))[-1]])
+    driver.set_envs(newest(out), envs(newest(elsewhere)))
     single = copy(out, tmp_path / "alone")
     alone(runs, single)
     refused(runs, undisturbed, out)
@@ -280,14 +278,14 @@ def test_the_driver_sees_another_memory(
     for name in ("levels", "arms"):
         out = copy(remembering, tmp_path / name)
         driver.only(out, first)
-        state = json.loads((newest(out) / "state.json").read_bytes())
-        levels = driver.sampler(newest(out))
         if name == "levels":
+            levels = driver.memory(newest(out), "levels")
             levels["scores"].reverse()
-            driver.set_envs(newest(out), [*envs(newest(out))[:-1], json.dumps(levels).encode()])
+            driver.set_memory(newest(out), "levels", levels)
         else:
-            state["augmenter"]["rewards"][0] = [99.0]
-            rewrite(newest(out), "state.json", json.dumps(state).encode())
+            bandit = driver.memory(newest(out), "augmentation")
+            bandit["rewards"][0] = [99.0]
+            driver.set_memory(newest(out), "augmentation", bandit)
         assert runs.resume(out).code == 0
         assert "metrics.jsonl" in driver.differences(out, undisturbed())
 
@@ -407,7 +405,7 @@ def test_shared_tensors_of_other_shapes(
     runs: Driver, reference: Callable[..., Path], stopped: Path, tmp_path: Path
 ) -> None:
     """Both checkpoints that name the file are refused, and the run goes back to the phase's start."""
-    jobs = ["rollout-00000002.safetensors", "rollout-00000003.safetensors", "old-policy-00000003.safetensors"]
+    jobs = ["kept-00000002.safetensors", "rollout-00000003.safetensors", "old-policy-00000003.safetensors"]
 
     def work(file: str) -> None:
         out = copy(stopped, tmp_path / file)
@@ -459,12 +457,12 @@ def test_compressed_bombs(runs: Driver, reference: Callable[..., Path], stopped:
     unsized = b"".join([*(compressor.compress(bytes(2**26)) for _ in range(size >> 26)), compressor.flush()])
     frames = "shared/rollout-00000003.frames"
     bombs = {
-        "sized": ("envs.zst", sized),
-        "unsized": ("envs.zst", unsized),
-        "says 2^60": ("envs.zst", b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 2**60) + b"\1\0\0"),
+        "sized": ("collector.zst", sized),
+        "unsized": ("collector.zst", unsized),
+        "says 2^60": ("collector.zst", b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 2**60) + b"\1\0\0"),
         "frames": (frames, joined([sized] * 8)),
-        "count": ("envs.zst", zstandard.ZstdCompressor().compress(struct.pack("<q", 2**40) + bytes(64))),
-        "negative": ("envs.zst", zstandard.ZstdCompressor().compress(struct.pack("<3q", 2, -8, 8) + bytes(64))),
+        "count": ("collector.zst", zstandard.ZstdCompressor().compress(struct.pack("<q", 2**40) + bytes(64))),
+        "negative": ("collector.zst", zstandard.ZstdCompressor().compress(struct.pack("<3q", 2, -8, 8) + bytes(64))),
     }
 
     def work(name: str) -> None:
@@ -481,25 +479,29 @@ def test_compressed_bombs(runs: Driver, reference: Callable[..., Path], stopped:
 def test_strange_state(runs: Driver, reference: Callable[..., Path], stopped: Path, tmp_path: Path) -> None:
     """JSON that is not a run's state, with a matching hash."""
     good = json.loads((newest(stopped) / "state.json").read_bytes())
+
+    def with_part(part: str, **changes: Any) -> bytes:
+        return json.dumps(good | {"parts": good["parts"] | {part: good["parts"][part] | changes}}).encode()
+
+    loop, collector, adam = (good["parts"][name] for name in ("algorithm", "collector", "adam"))
     made = {
+        "nothing": b"",
+        "not JSON": b"\xff\0",
         "list": b"[]",
         "deep": b"[" * 100_000,
-        "text": json.dumps(good | {"cursor": "here"}).encode(),
-        "no cursor": json.dumps({k: v for k, v in good.items() if k != "cursor"}).encode(),
-        "cursor beyond": json.dumps(good | {"cursor": {**good["cursor"], "line": 99}}).encode(),
-        "cursor before": json.dumps(good | {"cursor": {**good["cursor"], "epoch": -5}}).encode(),
-        "sums of other lengths": json.dumps(
-            good | {"sums": {k: {"steps": 1, "values": [0.0]} for k in good["sums"]}}
-        ).encode(),
-        "normaliser of other lengths": json.dumps(
-            good | {"normaliser": {**good["normaliser"], "sums": [0.0]}}
-        ).encode(),
+        "no parts": json.dumps({k: v for k, v in good.items() if k != "parts"}).encode(),
+        "text": with_part("algorithm", cursor="here"),
+        "no cursor": with_part("algorithm", cursor=None),
+        "cursor beyond": with_part("algorithm", cursor={**loop["cursor"], "line": 99}),
+        "cursor before": with_part("algorithm", cursor={**loop["cursor"], "epoch": -5}),
+        "sums of other lengths": with_part("adam", sums={k: {"updates": 1, "values": [0.0]} for k in adam["sums"]}),
+        "normaliser of other lengths": with_part("collector", normaliser={**collector["normaliser"], "sums": [0.0]}),
         "rows without end": json.dumps(good | {"rows": {"metrics": float("inf"), "eval": 0}}).encode(),
-        "episodes without end": json.dumps(
-            good | {"episodes": {**good["episodes"], "lengths": [float("inf")] * 8}}
-        ).encode(),
+        "episodes without end": with_part(
+            "collector", episodes={**collector["episodes"], "lengths": [float("inf")] * 8}
+        ),
         "rows below zero": json.dumps(good | {"rows": {"metrics": -1, "eval": -1}}).encode(),
-        "a rollout that is not there": json.dumps(good | {"rollouts": [2, 3, 77]}).encode(),
+        "a rollout that is not there": with_part("algorithm", kept=[2, 3, 77]),
     }
 
     def work(name: str) -> None:

@@ -191,11 +191,11 @@ def test_kill_after_arms_and_levels_were_chosen(
     assert ended.code == -9, str(ended)
     rows = [json.loads(text) for text in (out / "metrics.jsonl").read_text().splitlines()]
     if method != "plr":
-        bandit = json.loads((driver.newest(out) / "state.json").read_bytes())["augmenter"]
+        bandit = driver.memory(driver.newest(out), "augmentation")
         assert bandit["total"] > 1
         assert len({row["augmentation"] for row in rows}) > 1
     if method != "ucb-drac":
-        levels = driver.sampler(driver.newest(out))
+        levels = driver.memory(driver.newest(out), "levels")
         assert [row["levels_scored"] for row in rows[-2:]] == [len(levels["scores"])] * 2 == [10, 10]
         assert rows[-1]["episode_lengths"]  # all levels had scores when these episodes ended: replays came next
     runs.recovers(out, reference(method, more=more))

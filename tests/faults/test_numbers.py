@@ -85,7 +85,7 @@ def test_stored_numbers_are_not_finite(
     def spoil(checkpoint: Path) -> None:
         if file == "state.json":
             state = json.loads((checkpoint / file).read_bytes())
-            state["normaliser"]["var"] = value
+            state["parts"]["collector"]["normaliser"]["var"] = value
             data = json.dumps(state).encode()
         else:
             tensors = load((checkpoint / file).read_bytes())

@@ -14,7 +14,7 @@ from tests.faults.driver import Driver, differences, each, record, temporary, tr
 
 pytestmark = pytest.mark.faults
 
-QUICK = "set dcpg.trainer.RETRY_SECONDS 0.05"
+QUICK = "set dcpg.training.saving.RETRY_SECONDS 0.05"
 ONCE = {
     "full at the first save": "disk-error ENOSPC 1 1 write /checkpoints/",
     "full at a later save": "disk-error ENOSPC 8 1 write /checkpoints/",

@@ -95,7 +95,7 @@ def test_locks_that_are_taken_over(runs: Driver, reference: Callable[..., Path],
     def work(name: str) -> None:
         out = copy(stopped, tmp_path / name)
         (out / "lock").write_text(texts[name])
-        ended = runs.resume(out, "set dcpg.rundir.FOREIGN_PATIENCE 1.5")
+        ended = runs.resume(out, "set dcpg.storage.lock.FOREIGN_PATIENCE 1.5")
         assert ended.code == 0, str(ended)
         assert differences(out, reference()) == []
 
@@ -117,7 +117,7 @@ def test_a_lock_of_a_living_other_host(runs: Driver, stopped: Path, tmp_path: Pa
     thread = threading.Thread(target=beat)
     thread.start()
     try:
-        refused = runs.resume(out, "set dcpg.rundir.FOREIGN_PATIENCE 30")
+        refused = runs.resume(out, "set dcpg.storage.lock.FOREIGN_PATIENCE 30")
     finally:
         ended.set()
         thread.join()
@@ -145,7 +145,7 @@ def test_a_heartbeat_that_is_being_written(runs: Driver, stopped: Path, tmp_path
     thread = threading.Thread(target=beat)
     thread.start()
     try:
-        refused = runs.resume(out, "set dcpg.rundir.FOREIGN_PATIENCE 30")
+        refused = runs.resume(out, "set dcpg.storage.lock.FOREIGN_PATIENCE 30")
     finally:
         ended.set()
         thread.join()

@@ -1,4 +1,4 @@
-"""Faults 20 to 24 in a sweep on this machine: its runs and its driver die, and every result is there once."""
+"""Faults 20 to 24 in a sweep on this machine: its runs and its driver are killed, and every result is there once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.faults.driver import ROOT, Driver, Ended, Process, each, record, unti
 
 pytestmark = [
     pytest.mark.faults,
-    pytest.mark.skipif(available_cores() < 2, reason="two runs must go on side by side"),
+    pytest.mark.skipif(available_cores() < 2, reason="two runs must run side by side"),
 ]
 
 SWEEP = """
@@ -59,15 +59,14 @@ class Sweep:
         self.plan = read(str(self.file))
 
     def fault(self, run: str, *attempts: str) -> None:
-        """What happens in each attempt at a run."""
+        """Set the faults of each attempt at a run."""
         (self.faults / f"{run}.json").write_text(json.dumps(attempts))
 
     def start(self, *words: str) -> Process:
         self.starts += 1
         env = {"PYTHONPATH": f"{ROOT / 'tests/faults/sweep_child'}:{ROOT}", "DCPG_SWEEP_FAULTS": str(self.faults)}
-        return self.runs.start(
-            ["sweep", str(self.file), "--out", str(self.out), *words], "set dcpg.sweep.drive.PAUSE 0.1", env=env
-        )
+        arguments = ["sweep", str(self.file), "--out", str(self.out), *words]
+        return self.runs.start(arguments, "set dcpg.sweep.driver.RETRY_SECONDS 0.1", env=env)
 
     def attempts(self, run: str) -> list[int]:
         """The processes that worked on a run."""
@@ -75,7 +74,7 @@ class Sweep:
         return [int(line) for line in file.read_text().splitlines()] if file.exists() else []
 
     def events(self, run: str) -> list[dict[str, Any]]:
-        """What the index says of it."""
+        """The events of a run in the index."""
         rows = map(json.loads, (self.out / "index.jsonl").read_text().splitlines())
         return [row for row in rows if row["run"] == run]
 
@@ -111,7 +110,7 @@ def undisturbed(runs: Driver, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 
 def finished_once(sweep: Sweep, undisturbed: dict[str, Path], names: list[str]) -> None:
-    """No result is lost and none doubled: all there, as without faults to the byte, and in the index once."""
+    """No result is lost and none doubled: each has the bytes of a run without faults, and is in the index once."""
     lines = {name: Counter(row["event"] for row in sweep.events(name))["finished"] for name in names}
     lost = [name for name in names if lines[name] == 0]
     doubled = [name for name in names if lines[name] > 1]
@@ -132,7 +131,7 @@ def test_a_sweep_in_which_everything_dies(
     sweep.fault(ABORTS, "at env 20 abort")
     sweep.fault(EXHAUSTS, "at auxiliary 2 exhaust")
 
-    # the driver is killed while two runs are in the middle: they end with it, and do not go on behind its back
+    # the driver is killed while two runs are in the middle: they end with it
     first = sweep.start()
     until(lambda: all(Path(f"{pause}.reached").exists() for pause in pauses[:2]))
     first.kill()
@@ -152,7 +151,7 @@ def test_a_sweep_in_which_everything_dies(
     assert f"dcpg sweep {sweep.file} --out {sweep.out}" in ended.err
     assert [row["code"] for row in sweep.events(PAUSED) if row["event"] == "ended"] == [75]
 
-    # to the end: all but those that cannot
+    # to the end: all runs but those that cannot finish
     ended = sweep.start().wait()
     assert ended.code == 1, str(ended)
     assert "4 of 6 runs are done, 2 failed" in ended.err

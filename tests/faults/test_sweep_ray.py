@@ -1,4 +1,4 @@
-"""Faults 23 and 24 on a real Ray cluster: workers, nodes and the driver die, and every result is there once."""
+"""Faults 23 and 24 on a real Ray cluster: workers, nodes and the driver are killed, every result is there once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.faults.test_sweep_local import Sweep, gone, undisturbed  # noqa: F401
 pytestmark = pytest.mark.faults
 
 NODES = 3
-# a cluster that nobody else can reach, with a token that its drivers are given
+# a cluster that nobody else can reach, with a token that its drivers know
 ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_AUTH_MODE": "token",
@@ -52,7 +52,7 @@ class Cluster:
         raise RuntimeError("the cluster did not start")
 
     def kill_node(self, raylet: int) -> None:
-        """All at once, as if its machine had lost power; the first node is the cluster itself and cannot."""
+        """Kill a node as if its machine had lost power. The first node is the cluster itself and cannot be killed."""
         assert raylet in self.says["nodes"][1:]
         assert self.process.stdin is not None
         self.process.stdin.write(f"kill {raylet}\n")
@@ -97,7 +97,7 @@ class RaySweep(Sweep):
         return self.runs.start(arguments, env=self.cluster.environment)
 
     def paused(self) -> list[str]:
-        """Runs that have come to their pause and are in it."""
+        """The runs that wait in their pause."""
         found = [job.name for job in self.plan.jobs if Path(f"{self.pause(job.name)}.reached").exists()]
         return [name for name in found if not gone(self.attempts(name)[-1])]
 
@@ -178,13 +178,13 @@ def holding(folder: Path, text: str) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and text.encode() in path.read_bytes()]
 
 
-# -- a Ray that the program starts itself
+# -- a cluster that the program starts itself
 
 STARTS = """
 import json, os, signal, sys
 from pathlib import Path
 import psutil
-from dcpg.sweep.on_ray import RayEngine
+from dcpg.sweep.ray.engine import RayEngine
 from dcpg.sweep.plan import expand
 
 def ours(number, frame): pass
@@ -207,7 +207,7 @@ print(json.dumps({
 sys.stdin.readline()
 engine.close()
 """
-# what anybody who wants something from a cluster must do first
+# the first request of every client of a cluster
 ASKS = """
 import sys
 from ray._raylet import GcsClient
@@ -267,23 +267,23 @@ def test_a_ray_of_our_own_is_on_loopback_and_asks_for_its_token(tmp_path: Path) 
     record("35 strangers at a Ray of our own", 3, 3)
 
 
-# -- nodes that do not see the directory, and tasks that go wrong
+# -- nodes that cannot use the directory, and tasks that go wrong
 
 ODD = """
 import json, os, sys, time
 from pathlib import Path
-from dcpg.sweep.attempt import Order
-from dcpg.sweep.on_ray import NoNodeLeft, RayEngine
+from dcpg.sweep.attempt import Attempt
+from dcpg.sweep.ray.engine import NoNodeLeft, RayEngine
 from dcpg.sweep.plan import expand
 
 root, address = Path(sys.argv[1]), sys.argv[2]
-file = str(root / "blind")
+file = str(root / "unusable")
 
-def odd(order, driver):
+def odd(attempt, nonce):
     import ray
-    node, name = ray.get_runtime_context().get_node_id(), order["name"]
+    node, name = ray.get_runtime_context().get_node_id(), attempt["name"]
     if node in Path(file).read_text():
-        return {"blind": node, "host": "far-away"}
+        return {"unusable_node": node, "host": "far-away"}
     if name.endswith("-4"):
         raise ValueError("a mistake")
     if name.endswith("-5"):
@@ -302,14 +302,14 @@ import ray
 nodes = [node["NodeID"] for node in ray.nodes()]
 Path(file).write_text(nodes[1])
 for job in jobs:
-    engine.submit(Order(str(root), job.name, job.config.to_json()))
+    engine.submit(Attempt(str(root), job.name, job.config.to_json()))
 outcomes = {}
 while len(outcomes) < len(jobs):
     for outcome in engine.wait(0.25):
         assert outcome.name not in outcomes
         outcomes[outcome.name] = [outcome.code, outcome.node, outcome.last_lines]
 Path(file).write_text(" ".join(nodes))
-engine.submit(Order(str(root), jobs[0].name, jobs[0].config.to_json()))
+engine.submit(Attempt(str(root), jobs[0].name, jobs[0].config.to_json()))
 try:
     while True:
         engine.wait(0.25)
@@ -332,15 +332,15 @@ def test_nodes_that_do_not_see_the_directory_and_tasks_that_go_wrong(tmp_path: P
         )
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout.splitlines()[-1])
-    seeing, blind = found["nodes"]
+    usable, unusable = found["nodes"]
     outcomes = [found["outcomes"][f"starpilot-ppo-{seed}"] for seed in range(6)]
-    assert outcomes[:4] == [[0, seeing, ""]] * 4
+    assert outcomes[:4] == [[0, usable, ""]] * 4
     assert outcomes[4][0] == 1
     assert "ValueError: a mistake" in outcomes[4][2]
     assert outcomes[5][0] is None
     assert "worker died" in outcomes[5][2]
     assert [text.split(" does not see ")[0] for text in found["told"]] == [
-        f"Node far-away ({node[:12]})" for node in (blind, seeing)
+        f"Node far-away ({node[:12]})" for node in (unusable, usable)
     ]
     assert found["end"].startswith(f"No node is left that sees {tmp_path} and has 1 core, 0.9 GB (asked: far-away)")
     assert found["left"] == []

@@ -19,7 +19,7 @@ from dcpg.core.networks import Impala
 from dcpg.envs.base import Spaces
 from dcpg.errors import BadInput
 from dcpg.machine import cgroup
-from dcpg.machine import needs as room
+from dcpg.machine import needs as machine_needs
 from dcpg.methods import METHODS
 from dcpg.seeding import generator
 
@@ -27,8 +27,10 @@ FRAMES = Spaces((64, 64, 3), np.dtype(np.uint8), 15)
 TINY = {"evaluation.episodes": 2}
 
 
-def needs(name: str, **settings: object) -> room.Needs:
-    return room.needs(resolve(name, "maze", settings={k.replace("__", "."): v for k, v in settings.items()}), FRAMES)
+def needs(name: str, **settings: object) -> machine_needs.Needs:
+    return machine_needs.needs_of(
+        resolve(name, "maze", settings={k.replace("__", "."): v for k, v in settings.items()}), FRAMES
+    )
 
 
 def test_the_buffer_is_what_the_paper_keeps() -> None:
@@ -42,7 +44,7 @@ def test_the_buffer_is_what_the_paper_keeps() -> None:
 
 def test_a_minibatch_whose_graph_is_kept_whole_costs_memory() -> None:
     """4 segments of 256 frames through the discriminator, against chunks of 120; phi's graph comes on top in DPPG."""
-    graph = 795_648 * room.KEPT  # bytes of a frame's graph: measured below
+    graph = 795_648 * machine_needs.KEPT  # bytes of a frame's graph: measured below
     assert needs("ddcpg").memory - needs("dcpg").memory == pytest.approx((1028 - 120) * graph, rel=0.06)
     assert needs("dppg").memory - needs("ddcpg").memory == pytest.approx(1028 * graph, rel=0.06)
     assert needs("ppo", machine__chunk=2048).memory - needs("ppo").memory > (2048 - 120) * graph
@@ -65,7 +67,7 @@ def test_a_frames_graph_holds_what_is_counted() -> None:
         features = encoder(torch.zeros(8, 64, 64, 3, dtype=torch.uint8))
     assert sum(held.values()) / 8 == pytest.approx(795_648, rel=0.01)
     assert features.requires_grad
-    counted, _ = room._activations(resolve("ppo", "maze"), (64, 64, 3))
+    counted, _ = machine_needs._activations(resolve("ppo", "maze"), (64, 64, 3))
     assert counted == pytest.approx(795_648, rel=0.03)
 
 
@@ -78,7 +80,9 @@ def test_the_papers_sizes_stay_small(name: str) -> None:
 
 def test_other_observations_are_not_compressed_on_paper() -> None:
     c = resolve("dcpg", "maze")
-    floats, pixels = (room.needs(c, Spaces((64,), np.dtype(kind), 4)).buffer for kind in (np.float32, np.uint8))
+    floats, pixels = (
+        machine_needs.needs_of(c, Spaces((64,), np.dtype(kind), 4)).buffer for kind in (np.float32, np.uint8)
+    )
     assert floats > 3 * pixels
 
 
@@ -108,7 +112,7 @@ def test_the_bound_is_above_what_is_measured(name: str) -> None:
 
 @pytest.mark.parametrize(("what", "said"), [("free_memory", "of memory"), ("free_disk", "of disk at")])
 def test_a_run_without_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, said: str) -> None:
-    monkeypatch.setattr(room, what, lambda *_: -1e12)
+    monkeypatch.setattr(machine_needs, what, lambda *_: -1e12)
     with pytest.raises(BadInput, match="no room for this run") as refused:
         dcpg.train("ppo", "maze", preset="tiny", steps=128, out=tmp_path / "run", settings=TINY)
     assert said in str(refused.value)
@@ -118,7 +122,7 @@ def test_a_run_without_room_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_run_can_be_started_all_the_same_and_is_warned_when_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(room, "free_memory", lambda: -1e12)
+    monkeypatch.setattr(machine_needs, "free_memory", lambda: -1e12)
     settings = TINY | {"check_room": False}
     run = dcpg.train("ppo", "maze", preset="tiny", steps=128, out=tmp_path / "run", settings=settings)
     assert run.summary["status"] == "finished"
@@ -132,7 +136,7 @@ def poles(n: int, seed: int) -> gymnasium.vector.VectorEnv:
 
 
 def test_ones_own_environment_is_measured_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "free_memory", lambda: -1e12)
+    monkeypatch.setattr(machine_needs, "free_memory", lambda: -1e12)
     with pytest.raises(BadInput, match="no room"):
         dcpg.train("ppo", env=poles, preset="tiny", steps=128, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -150,15 +154,15 @@ def test_the_limits_of_a_container_count(tmp_path: Path, monkeypatch: pytest.Mon
     membership.write_text("0::/slurm/job\n")
     monkeypatch.setattr(cgroup, "ROOT", tmp_path)
     monkeypatch.setattr(cgroup, "MEMBERSHIP", membership)
-    assert room.free_memory() == 6000
+    assert machine_needs.free_memory() == 6000
     assert cgroup.kills() == 0
     (job / "memory.events").write_text("low 0\noom 4\noom_kill 3\noom_group_kill 0\n")
     assert cgroup.kills() == 3
     membership.write_text("12:memory:/old\n")  # version 1: not read
-    assert room.free_memory() > 1e6
+    assert machine_needs.free_memory() > 1e6
     assert cgroup.kills() == 0
     membership.unlink()
-    assert room.free_memory() > 1e6
+    assert machine_needs.free_memory() > 1e6
 
 
 def test_free_disk_counts_what_the_run_holds_already(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,10 +172,10 @@ def test_free_disk_counts_what_the_run_holds_already(tmp_path: Path, monkeypatch
         asked.append(path)
         return SimpleNamespace(free=500)
 
-    monkeypatch.setattr(room.shutil, "disk_usage", usage)
+    monkeypatch.setattr(machine_needs.shutil, "disk_usage", usage)
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     (tmp_path / "run" / "checkpoints" / "file").write_bytes(b"x" * 1000)
-    assert room.free_disk(tmp_path / "run") == 1500
-    assert room.free_disk(tmp_path / "not" / "yet") == 500
+    assert machine_needs.free_disk(tmp_path / "run") == 1500
+    assert machine_needs.free_disk(tmp_path / "not" / "yet") == 500
     assert asked == [tmp_path / "run", tmp_path]
-    assert room.free_disk(Path("x" * 300)) == 500  # no such name can be; who makes the directory says so
+    assert machine_needs.free_disk(Path("x" * 300)) == 500  # no such name can be; who makes the directory says so

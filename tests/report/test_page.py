@@ -1,45 +1,37 @@
-"""The page in a real browser, and the server that refreshes it."""
+"""The page in a real browser."""
 
 from __future__ import annotations
 
-import http.client
 import json
 import random
 import statistics
-import threading
-import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, ConsoleMessage, Error, Page
 
-from dcpg.errors import BadInput
-from dcpg.report.serve import Shelf, server, watch
-from dcpg.report.write import make
+from dcpg.report.write import write_report
 from dcpg.runs import video
 from tests import synthetic
-from tests.browser import browser
+from tests.browser import PHONE, WIDE, until
 
 METHODS, GAMES, SEEDS = ("ppo", "ppg", "dcpg"), ("bigfish", "starpilot"), (0, 1)
-PHONE, WIDE = (390, 844), (1360, 900)
 WINDOWS = [(size, scheme) for size in (WIDE, PHONE) for scheme in ("light", "dark")]
 HOSTILE = "</script><script>window.harmed=1</script><img src=x onerror=window.harmed=1>"
 
 
 @dataclass
 class Made:
-    """A report and the numbers that it is of."""
+    """A report and the runs it was made from."""
 
     folder: Path
     data: dict[str, Any]
     runs: dict[tuple[str, str, int], synthetic.Run]
 
     def mean(self, method: str, game: str, column: str) -> list[float]:
-        """Over seeds, at each evaluation."""
+        """The mean over seeds at each evaluation."""
         rows = [self.runs[method, game, seed].rows for seed in SEEDS]
         return [statistics.fmean(row[column] for row in at) for at in zip(*rows, strict=True)]
 
@@ -73,7 +65,7 @@ def build(top: Path) -> Made:
     torn = top / "runs" / "<img src=x onerror=window.harmed=1>"
     synthetic.some(torn, "plr")
     (torn / "eval.jsonl").write_text('{"steps": "many", "train_return": 1}\n')
-    report = make([top / "runs"], top / "out", pictures=False)
+    report = write_report([top / "runs"], top / "out", pictures=False)
     assert [p.path for p in report.problems] == [torn]
     return Made(top / "out", json.loads((top / "out" / "report.json").read_text()), runs)
 
@@ -81,77 +73,6 @@ def build(top: Path) -> Made:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return build(tmp_path_factory.mktemp("page"))
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with browser() as found:
-        yield found
-
-
-@dataclass
-class View:
-    """A window, what it complained of and what it asked for."""
-
-    page: Page
-    errors: list[str]
-    asked: list[str]
-
-    def charts(self, where: str) -> list[dict[str, Any]]:
-        """Each chart of a section: its game, and the names, x and y of its lines."""
-        self.page.evaluate("dcpgReport.drawAll()")
-        found: list[dict[str, Any]] = self.page.evaluate(
-            """(where) => [...document.querySelectorAll(`#${where} .chart`)].map((node) => ({
-                title: node.layout.title ? node.layout.title.text : "", width: node.clientWidth,
-                marks: node.querySelectorAll("path.js-line, .point, .points path, .hm image").length,
-                lines: node.data.filter((t) => t.meta !== "band").map((t) => ({
-                    name: t.name, x: [...t.x], y: [...t.y], z: t.z ? t.z.map((r) => [...r]) : null})),
-                bands: node.data.filter((t) => t.meta === "band").length }))""",
-            where,
-        )
-        return found
-
-    def press(self, control: str, value: str, within: str = "") -> None:
-        self.page.click(f'{within} [data-control="{control}"] [data-value="{value}"]')
-
-
-@pytest.fixture
-def look(chromium: Browser) -> Iterator[Callable[..., View]]:
-    contexts = []
-
-    def opened(address: str, size: tuple[int, int] = WIDE, scheme: Any = "light") -> View:
-        context = chromium.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)
-        contexts.append(context)
-        page = context.new_page()
-        view = View(page, [], [])
-
-        def hear(message: ConsoleMessage) -> None:
-            if message.type in ("error", "warning"):
-                view.errors.append(message.text)
-
-        page.on("console", hear)
-        page.on("pageerror", lambda error: view.errors.append(str(error)))
-        page.on("request", lambda request: view.asked.append(request.url))
-        page.goto(address)
-        until(page, "window.dcpgReport !== undefined")
-        return view
-
-    yield opened
-    for context in contexts:
-        context.close()
-
-
-def until(page: Page, condition: str) -> None:
-    """The browser's own waiting would evaluate text, which the page forbids; a reload may come in between."""
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        try:
-            if page.evaluate(condition):
-                return
-        except Error:
-            page.wait_for_load_state()
-        page.wait_for_timeout(100)
-    raise AssertionError(f"it never came to this: {condition}")
 
 
 def address(made: Made) -> str:
@@ -177,7 +98,7 @@ def test_it_renders_on_every_screen(made: Made, look: Any, size: tuple[int, int]
     assert dark == (scheme == "dark")
     assert view.errors == []
     own = address(made)
-    assert [a for a in view.asked if not a.startswith(("data:", "blob:")) and a != own] == []
+    assert [a for a in view.requests if not a.startswith(("data:", "blob:")) and a != own] == []
     assert len(page.screenshot()) > 20_000
 
 
@@ -308,116 +229,3 @@ def test_missing_things_have_commands(made: Made, look: Any) -> None:
     assert f"dcpg resume {made.folder.parent}/runs/starpilot-ddcpg-0" in text
     assert "dcpg train ddcpg --game bigfish --preset tiny --seed 1" in text
     assert "dcpg train ucb-drac --game bigfish" in text
-
-
-# -- the server
-
-
-def ask(port: int, path: str, method: str = "GET", host: str | None = None) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-    connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
-    connection.putheader("Host", host if host is not None else f"127.0.0.1:{port}")
-    connection.endheaders()
-    answer = connection.getresponse()
-    found = answer.status, answer.read()
-    connection.close()
-    return found
-
-
-def test_only_what_was_generated_is_served(tmp_path: Path) -> None:
-    run = synthetic.some(tmp_path / "runs" / "one", "ppo")
-    out = tmp_path / "out"
-    report = make([run.path], out, pictures=False)
-    (out / "secret.txt").write_text("secret")
-    (tmp_path / "secret.txt").write_text("secret")
-    (out / "tables" / "link.csv").symlink_to(tmp_path / "secret.txt")
-    shelf = Shelf()
-    shelf.put(out, report)
-    found = server(shelf, 0)
-    host, port = found.server_address[:2]
-    thread = threading.Thread(target=found.serve_forever, daemon=True)
-    thread.start()
-    try:
-        assert host == "127.0.0.1"
-        assert ask(port, "/") == (200, (out / "report.html").read_bytes())
-        assert ask(port, "/tables/table1.csv") == (200, (out / "tables" / "table1.csv").read_bytes())
-        assert ask(port, "/version") == (200, report.version.encode())
-        assert ask(port, "/report.html?again=1")[0] == 200
-        assert ask(port, "/report.html", "HEAD") == (200, b"")
-        for path in (
-            "/secret.txt", "/../secret.txt", "/%2e%2e/secret.txt", "/tables/../secret.txt", "/tables/../../secret.txt",
-            "//secret.txt", "/tables/link.csv", "/tables/", "/..%2fsecret.txt", str(tmp_path / "secret.txt"),
-            f"/{tmp_path}/secret.txt", "/runs/one/config.json", "/\\..\\secret.txt", "secret.txt",
-        ):  # fmt: skip
-            status, body = ask(port, path)
-            assert status == 404, path
-            assert b"secret" not in body, path
-        assert ask(port, "/", host="evil.example:80")[0] == 403
-        assert ask(port, "/", host="")[0] == 403
-        assert ask(port, "/", "POST")[0] == 501
-    finally:
-        found.shutdown()
-        found.server_close()
-        thread.join()
-
-
-def test_a_port_in_use_is_one_sentence() -> None:
-    first = server(Shelf(), 0)
-    try:
-        with pytest.raises(BadInput, match="choose another --port"):
-            server(Shelf(), first.server_address[1])
-    finally:
-        first.server_close()
-
-
-def test_the_watched_page_refreshes_itself(tmp_path: Path, look: Any) -> None:
-    config = synthetic.configuration("ppo", "bigfish", 0, preset="tiny")
-    rows = synthetic.rows_of(config, random.Random(0), rollouts=(1, 8, 16))
-    run = synthetic.write(tmp_path / "runs" / "one", config, rows[:2])
-    other = synthetic.some(tmp_path / "runs" / "two", "dcpg", "bigfish")
-    out, stop, said, ready = tmp_path / "out", threading.Event(), list[str](), threading.Event()
-
-    def say(text: str) -> None:
-        said.append(text)
-        ready.set()
-
-    def again(pictures: bool) -> Any:
-        return make([tmp_path / "runs"], out, pictures=False)
-
-    thread = threading.Thread(target=watch, args=([tmp_path / "runs"], out, 0, 0.2, again, say, stop), daemon=True)
-    thread.start()
-    try:
-        assert ready.wait(60)
-        view = look(said[0].split()[0])
-        page = view.page
-        assert page.evaluate("dcpgReport.data.runs") == {"finished": 1, "unfinished": 1, "problems": 0}
-        view.press("curves", "train")
-        with open(run / "eval.jsonl", "a") as file:
-            file.write(json.dumps(rows[2]) + "\n")
-        until(page, "window.dcpgReport && dcpgReport.data.runs.finished === 2")
-        assert page.get_attribute('[data-control="curves"] [data-value="train"]', "aria-pressed") == "true"
-        assert view.charts("curves")[0]["lines"][0]["y"] == [row["train_return"] for row in rows]
-        (other.path / "eval.jsonl").write_text("torn")  # what is wrong now is shown on the page that comes next
-        until(page, "window.dcpgReport && dcpgReport.data.runs.problems > 0")
-        assert view.errors == []
-    finally:
-        stop.set()
-        thread.join(20)
-    assert not thread.is_alive()
-
-
-def test_the_yardstick_stands_beside_ppo_of_the_papers_sizes_alone(tmp_path: Path) -> None:
-    """However long the run: published returns at the steps that it has reached, its own interpolated."""
-    for name, method, more in (("ppo", "ppo", {}), ("dcpg", "dcpg", {}), ("small", "ppo", {"network.features": 64})):
-        config = synthetic.configuration(method, "starpilot", 3, steps=600_000, settings=more)
-        rows = synthetic.rows_of(config, random.Random(5), rollouts=(1, 11, 21, 31, 36))
-        synthetic.write(tmp_path / "runs" / name, config, rows)
-    make([tmp_path / "runs"], tmp_path / "out", pictures=False)
-    (found,) = json.loads((tmp_path / "out" / "report.json").read_text())["yardstick"]
-    assert (found["game"], found["seed"]) == ("StarPilot", 3)
-    published = [(p["steps"], p["published"]["train"], p["published"]["test"]) for p in found["points"]]
-    assert published == [(100_000, 2.3, 2.34), (250_000, 3.22, 3.03), (500_000, 4.45, 3.8)]
-    row = [json.loads(line) for line in (tmp_path / "runs" / "ppo" / "eval.jsonl").read_text().splitlines()]
-    share = (100_000 - row[0]["steps"]) / (row[1]["steps"] - row[0]["steps"])
-    expected = row[0]["test_return"] * (1 - share) + row[1]["test_return"] * share
-    assert found["points"][0]["own"]["test"] == pytest.approx(expected)

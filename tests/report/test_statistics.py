@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 from rliable import library, metrics
 
 from dcpg.errors import BadInput
-from dcpg.report import statistics
+from dcpg.report import paper, statistics
+from dcpg.report.paper import paper_results
 
 GAMES = {"maze": np.array([5.0, 7.0, 9.0]), "heist": np.array([3.5, 10.0]), "ninja": np.array([4.0])}
-
-
 RLIABLE = {
     "mean": metrics.aggregate_mean,
     "median": metrics.aggregate_median,
@@ -73,7 +72,7 @@ def test_properties(values: list[list[float]], shift: float) -> None:
     ],
 )  # fmt: skip
 def test_the_papers_table_normalised(method: str, mean: float, median: float) -> None:
-    scores = statistics.min_max(statistics.paper_results("test", method))
+    scores = statistics.min_max(paper_results("test", method))
     assert len(scores) == 16
     assert statistics.mean(scores) == pytest.approx(mean, abs=6e-4)
     assert statistics.median(scores) == pytest.approx(median, abs=6e-4)
@@ -90,13 +89,13 @@ def made(runs: int, games: int, seed: int, points: int = 0) -> dict[str, np.ndar
 
 
 def matrix(scores: dict[str, np.ndarray]) -> np.ndarray:
-    """As rliable has it: [runs, games] or [runs, games, points]."""
+    """The layout of rliable: [runs, games] or [runs, games, points]."""
     stacked = np.stack(list(scores.values()), axis=-1)
     return stacked if stacked.ndim == 2 else stacked.transpose(1, 2, 0)
 
 
 def drawing(*sides: dict[str, np.ndarray]) -> AbstractContextManager[Any]:
-    """Has rliable draw these indices, one side after the other; it draws whole arrays from numpy's global generator."""
+    """Make rliable draw these indices, one side after the other; it draws arrays from numpy's global generator."""
     arrays = [np.stack(list(side.values()), axis=-1) for side in sides]  # [resamples, seeds, games]
     order = (drawn for each in zip(*arrays, strict=True) for drawn in each)
 
@@ -113,7 +112,7 @@ def drawing(*sides: dict[str, np.ndarray]) -> AbstractContextManager[Any]:
 def rliable_interval(
     function: Callable[..., Any], scores: Any, *indices: dict[str, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The figures, those of every resampling, and the ends of the intervals [2, figures]."""
+    """The metrics, those of every resampling, and the ends of the intervals [2, metrics]."""
     seen: list[np.ndarray] = []
 
     def recorded(*args: np.ndarray) -> np.ndarray:
@@ -189,7 +188,7 @@ def test_sample_efficiency_is_rliables(name: str, runs: int, games: int, points:
     same_interval(statistics.curve(metric, scores, 30, seed), value, ends)
 
 
-# -- what rliable cannot have: unequal seeds; pieces; memory
+# -- what rliable does not do: unequal seeds, pieces, bounded memory
 
 
 def test_a_curve_is_the_intervals_of_its_points() -> None:
@@ -251,11 +250,11 @@ def test_the_papers_score_on_paper() -> None:
 
 
 def results() -> Iterator[dict[str, str]]:
-    yield from csv.DictReader(files("dcpg").joinpath("data/paper_results.csv").read_text().splitlines())
+    yield from csv.DictReader(files("dcpg.report").joinpath("data/paper_results.csv").read_text().splitlines())
 
 
 def printed(levels: str, method: str) -> float:
-    return float(statistics.paper_results(levels, method, "ppo_normalised_score")["all"][0])
+    return paper.printed()[levels, "ppo_normalised_score", "all", method].mean
 
 
 def test_the_papers_results_name_everything_once() -> None:
@@ -268,7 +267,7 @@ def test_the_papers_results_name_everything_once() -> None:
 @pytest.mark.parametrize("levels", ["train", "test"])
 @pytest.mark.parametrize("method", METHODS)
 def test_the_papers_scores_go_with_its_returns(levels: str, method: str) -> None:
-    returns, ppo = statistics.paper_results(levels, method), statistics.paper_results(levels, "ppo")
+    returns, ppo = paper_results(levels, method), paper_results(levels, "ppo")
     if method == "ppo":
         assert printed(levels, method) == 100 == statistics.ppo_normalised_score(returns, ppo, 1).value
         return
@@ -278,7 +277,7 @@ def test_the_papers_scores_go_with_its_returns(levels: str, method: str) -> None
 
 
 def test_table_8_prints_the_score_of_another_method() -> None:
-    returns, ppo = statistics.paper_results("train", "dcpg"), statistics.paper_results("train", "ppo")
+    returns, ppo = paper_results("train", "dcpg"), paper_results("train", "ppo")
     low, high = statistics.rounding_bounds(returns, ppo)
     assert low <= 148.9 <= high < 152.7
     assert (printed("train", "dcpg"), printed("train", "ddcpg")) == (148.9, 152.7)
@@ -303,20 +302,20 @@ def test_the_page_has_the_figures_of_the_code() -> None:
     for method in METHODS[1:]:
         cells = [method]
         for levels in ("test", "train"):
-            returns, ppo = statistics.paper_results(levels, method), statistics.paper_results(levels, "ppo")
+            returns, ppo = paper_results(levels, method), paper_results(levels, "ppo")
             low, high = statistics.rounding_bounds(returns, ppo)
             value = statistics.ppo_normalised_score(returns, ppo, 1).value
             cells += [str(printed(levels, method)), f"{value:.1f}", f"{low:.1f} to {high:.1f}"]
         row = f"| {' | '.join(cells)} |"
         assert row in page, row
 
-    ppo = statistics.paper_results("test", "ppo")
-    share = {m: statistics.ppo_normalised(statistics.paper_results("test", m), ppo) for m in METHODS}
+    ppo = paper_results("test", "ppo")
+    share = {m: statistics.ppo_normalised(paper_results("test", m), ppo) for m in METHODS}
     for method in ("ppg", "dcpg", "ddcpg"):
         values = {game: float(s[0]) for game, s in share[method].items()}
         ahead = {game: (s - float(share["ppg"][game][0])) / 16 for game, s in values.items()}
         rest = {game: s for game, s in share[method].items() if game not in ("bigfish", "dodgeball")}
-        returns, ppg = statistics.paper_results("test", method), statistics.paper_results("test", "ppg")
+        returns, ppg = paper_results("test", method), paper_results("test", "ppg")
         signs = [int(np.sign(returns[game][0] - ppg[game][0])) for game in returns]
         cells = [
             f"{statistics.mean(share[method]):.1f}",
@@ -336,11 +335,11 @@ def test_the_page_has_the_figures_of_the_code() -> None:
             both = f"{ahead['bigfish'] + ahead['dodgeball']:.1f} of {method.upper()}'s {sum(ahead.values()):.1f}"
             assert both in page.replace(" points", "").replace("\n", " "), both
     otherwise = {**ppo, "bigfish": ppo["bigfish"] + 1.0}
-    moved = statistics.ppo_normalised_score(statistics.paper_results("test", "ddcpg"), otherwise, 1).value
+    moved = statistics.ppo_normalised_score(paper_results("test", "ddcpg"), otherwise, 1).value
     assert f"DDCPG's score would be {moved:.1f}" in page
 
     for method in METHODS:
-        returns = statistics.paper_results("test", method)
+        returns = paper_results("test", method)
         cells = [
             f"{metric(statistics.min_max(returns, ranges)):.3f}"
             for ranges in (statistics.RANGES, statistics.PROCGEN_RANGES)
@@ -354,7 +353,7 @@ def test_the_page_names_functions_that_exist() -> None:
     page = (Path(__file__).parents[2] / "docs/statistics.md").read_text()
     names = set(re.findall(r"`([a-z_]+)\(", page)) | set(re.findall(r"`([A-Z_]{4,})`", page))
     assert len(names) > 10
-    assert [name for name in names if not hasattr(statistics, name)] == []
+    assert [name for name in names if not (hasattr(statistics, name) or hasattr(paper, name))] == []
 
 
 # -- what is refused
@@ -405,15 +404,15 @@ def test_bad_scores_are_refused(scores: dict[str, np.ndarray], said: str) -> Non
         (lambda: statistics.ppo_normalised(ONE, {"maze": np.array([-1.0, 1.0])}), "PPO's mean return on 'maze' is 0"),
         (lambda: statistics.ppo_normalised_score(ONE, {"maze": np.array([-2.0])}), "on 'maze' is -2"),
         (lambda: statistics.rounding_bounds(ONE, {"maze": np.array([0.04])}), "on 'maze' is -0.01"),
-        (lambda: statistics.ppo_normalised(ONE, {"maze": np.ones((3, 2))}), "One score a seed"),
-        (lambda: statistics.interval(statistics.mean, {"maze": np.ones((3, 2))}), "One score a seed"),
+        (lambda: statistics.ppo_normalised(ONE, {"maze": np.ones((3, 2))}), "One score per seed"),
+        (lambda: statistics.interval(statistics.mean, {"maze": np.ones((3, 2))}), "One score per seed"),
         (lambda: statistics.interval(statistics.mean, ONE, 0), "at least one resampling, not 0"),
         (lambda: statistics.improvement_interval(ONE, {"heist": np.array([1.0])}), "no game in common"),
         (lambda: statistics.profile(ONE, [np.nan]), "thresholds are not all finite"),
         (lambda: statistics.profile_band(ONE, ["low"]), "thresholds are not numbers"),
-        (lambda: statistics.paper_results("unseen", "ppo"), "no 'return' on 'unseen' levels"),
-        (lambda: statistics.paper_results("test", "dccpg"), "Unknown method 'dccpg'; did you mean 'd"),
-        (lambda: statistics.paper_results("test", "idaac"), "Unknown method 'idaac'"),
+        (lambda: paper_results("unseen", "ppo"), "no 'return' on 'unseen' levels"),
+        (lambda: paper_results("test", "dccpg"), "Unknown method 'dccpg'; did you mean 'd"),
+        (lambda: paper_results("test", "idaac"), "Unknown method 'idaac'"),
     ],
 )
 def test_what_means_nothing_is_refused(call: Callable[[], object], said: str) -> None:

@@ -25,7 +25,7 @@ from dcpg.config.schema import Config
 from dcpg.config.written import from_json
 from dcpg.errors import BadInput, DcpgError, NoValidCheckpoint, StorageFailed
 from dcpg.runs import export, video
-from dcpg.storage.rows import read_rows
+from dcpg.storage.rows import SPLITS, read_rows
 from dcpg.storage.rundir import RunDirectory
 from dcpg.training import start as launch
 from tests.cli.test_cli import run
@@ -105,7 +105,7 @@ def test_the_card_tells_the_runs_own_figures(trained: Path, exported: Path) -> N
     assert means == pytest.approx(
         {"coinrun, unseen levels": row["test_return"], "coinrun, training levels": row["train_return"]}
     )
-    for split, name in export.SPLITS.items():
+    for split, name in SPLITS.items():
         returns = row[f"{split}_returns"]
         spread = 1.96 * statistics.stdev(returns) / 3**0.5
         assert f"| {name} | {row[f'{split}_return']:.2f} ± {spread:.2f} | 3 |" in text
@@ -324,14 +324,14 @@ def lights(num_envs: int, seed: int) -> SyncVectorEnv:
     return SyncVectorEnv([Light] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
 
 
-def test_an_environment_of_ones_own(tmp_path: Path) -> None:
+def test_your_own_environment(tmp_path: Path) -> None:
     out = tmp_path / "run"
     dcpg.train("ppo", env=lights, test_env=lights, preset="tiny", steps=256, out=out)
     folder = export.write(out)
     assert set(contents(folder)) == {"model.safetensors", "config.json", "README.md"}
     text = (folder / "README.md").read_text()
     assert "There is no video" in text
-    assert "There is no command for an environment of one's own" in text
+    assert "There is no command for your own environment" in text
     assert "```sh" not in text
     row = read_rows(out / "eval.jsonl")[-1]
     values = [r["metrics"][0]["value"] for r in front_matter(folder)["model-index"][0]["results"]]

@@ -1,4 +1,4 @@
-"""Videos: what stands in a frame, what is written, and that the agent is asked once a step."""
+"""Videos: what a frame shows, what is written, and that the agent is called once per step."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dcpg.errors import InUse
-from dcpg.storage import rundir
+from dcpg.storage import lock as locks
 from dcpg.storage.files import dump
 from dcpg.storage.lock import RECORD, Lock
 from dcpg.training.stop import Watchdog
@@ -80,14 +80,14 @@ def test_storage_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    monkeypatch.setattr(rundir, "FOREIGN_PATIENCE", 0.6)
+    monkeypatch.setattr(locks, "FOREIGN_PATIENCE", 0.6)
     first, second = Lock(tmp_path / "lock"), Lock(tmp_path / "lock")
     first.acquire()  # nobody is there: at once
     with Watchdog(first, math.inf):
-        monkeypatch.setattr(rundir, "FOREIGN_PATIENCE", 5.0)
+        monkeypatch.setattr(locks, "FOREIGN_PATIENCE", 5.0)
         with pytest.raises(InUse, match=f"in use by process {os.getpid()} on {socket.gethostname()}, which is alive"):
             second.acquire()
-    monkeypatch.setattr(rundir, "FOREIGN_PATIENCE", 0.6)
+    monkeypatch.setattr(locks, "FOREIGN_PATIENCE", 0.6)
     began = time.monotonic()
     second.acquire()  # the heartbeat stands still
     assert time.monotonic() - began >= 0.6

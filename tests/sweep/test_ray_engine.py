@@ -1,4 +1,4 @@
-"""What the Ray engine declares and refuses, without a Ray. With one: tests/faults/test_sweep_ray.py."""
+"""What the Ray engine declares and refuses, without a cluster. With one: tests/faults/test_sweep_ray.py."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dcpg.config.build import known_spaces
 from dcpg.config.resolve import resolve
 from dcpg.config.schema import Config
 from dcpg.errors import BadInput, DcpgError
-from dcpg.machine import needs as room
-from dcpg.sweep.ray.engine import RayEngine, _fits, _largest, _places, _words, demand
+from dcpg.machine.needs import needs
+from dcpg.sweep.ray.engine import RayEngine, _describe, _fits, _largest, _runs_on, demand
 
 
 def config(device: str = "cpu", **machine: int) -> Config:
@@ -26,7 +26,7 @@ def config(device: str = "cpu", **machine: int) -> Config:
 def test_a_run_declares_its_cores_and_the_memory_that_it_may_need() -> None:
     spaces = known_spaces(config())
     assert spaces is not None
-    assert demand(config()) == {"num_cpus": 4, "memory": int(room.needs(config(), spaces).memory), "num_gpus": 0}
+    assert demand(config()) == {"num_cpus": 4, "memory": int(needs(config(), spaces).memory), "num_gpus": 0}
 
 
 def test_a_run_on_a_gpu_declares_it_even_if_the_driver_has_none() -> None:
@@ -43,13 +43,13 @@ def test_ray_and_not_the_user_chooses_the_gpu() -> None:
 def test_how_many_runs_a_node_takes() -> None:
     wanted = {"num_cpus": 2, "memory": 3_000_000_000, "num_gpus": 0}
     node = {"CPU": 8.0, "memory": 10e9, "object_store_memory": 1e8, "node:10.0.0.1": 1.0}
-    assert _places(node, wanted) == 3  # memory for three, cores for four
+    assert _runs_on(node, wanted) == 3  # memory for three, cores for four
     assert not _fits(node, {**wanted, "num_gpus": 1})
     assert not _fits({"memory": 10e9}, wanted)  # a head that takes no runs
-    assert _places({**node, "GPU": 2.0}, {**wanted, "num_gpus": 1}) == 2
+    assert _runs_on({**node, "GPU": 2.0}, {**wanted, "num_gpus": 1}) == 2
     largest = _largest([wanted, {"num_cpus": 1, "memory": 4_000_000_000, "num_gpus": 1}])
     assert largest == {"num_cpus": 2, "memory": 4_000_000_000, "num_gpus": 1}
-    assert _words(largest) == "2 cores, 4.0 GB, 1 GPU"
+    assert _describe(largest) == "2 cores, 4.0 GB, 1 GPU"
 
 
 def test_without_the_package_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The example scripts for SLURM: a signal is passed on, exit code 75 leads back into the queue, others do not."""
+"""The example scripts for SLURM: signals are passed on, and only after exit code 75 the job is queued again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 SCRIPTS = Path(__file__).parents[2] / "examples/slurm"
 PATIENCE = 60.0
 
-# Every command writes down its words; what it finds of the token goes to a file of its own.
+# Every command writes down its arguments; the token that it finds goes to another file.
 SAYS = """#!/bin/bash
 echo "${0##*/} $*" >>"$CALLS"
 """
@@ -45,7 +45,7 @@ for _ in $(seq 600); do sleep 0.1; done
 
 
 class Job:
-    """A batch script between commands that only pretend."""
+    """A batch script that calls stubs instead of the real commands."""
 
     def __init__(self, folder: Path, script: str, *words: str, ends: str = "", nodes: int = 2) -> None:
         self.calls_file = folder / "calls"
@@ -126,7 +126,7 @@ def test_the_sweeps_exit_code_decides(tmp_path: Path, ends: str, again: bool) ->
     assert bool(of(calls, "scontrol requeue")) == again
 
 
-def test_a_run_is_begun_saved_queued_again_and_gone_on_with(tmp_path: Path) -> None:
+def test_a_run_is_started_saved_queued_again_and_resumed(tmp_path: Path) -> None:
     words = ("runs/a b", "ddcpg", "--game", "bigfish", "--seed", "0")
     job = Job(tmp_path, "train.sbatch", *words)
     job.until_it_trains()

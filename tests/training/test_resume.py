@@ -21,7 +21,7 @@ from dcpg.training.start import start
 from dcpg.training.trainer import Trainer
 from tests.small import each
 
-FILES = ("weights.safetensors", "adam.safetensors", "state.json", "envs.zst")
+FILES = ("weights.safetensors", "adam.safetensors", "state.json", "collector.zst")
 TINY = {"evaluation.every": 2, "evaluation.episodes": 3, "evaluation.max_steps": 40}
 
 
@@ -49,7 +49,7 @@ def stopping(run: Path, after: Callable[[], int], **more: Any) -> list[str]:
                 if left <= 0:
                     trainer.signals.asked = "SIGTERM"
 
-            trainer.watcher.progress = lambda phase, steps, tick=tick: tick()  # type: ignore[method-assign]
+            trainer.observer.progress = lambda phase, steps, tick=tick: tick()  # type: ignore[method-assign]
             try:
                 trainer.run()
                 return places
@@ -132,7 +132,7 @@ def test_an_extended_run_that_is_killed_goes_on_from_where_it_was(name: str, tmp
     warnings: list[str] = []
     directory = RunDirectory(tmp_path / "512")
     trainer = Trainer(from_json(plain), directory)
-    trainer.watcher.warn = warnings.append  # type: ignore[method-assign]
+    trainer.observer.warn = warnings.append  # type: ignore[method-assign]
     trainer.restore()
     assert trainer.algorithm.cursor.rollout == 4
     assert warnings == []

@@ -2,7 +2,7 @@
 // The report's page. Everything shown comes from the element "data"; text is only ever set as text, never as markup.
 (() => {
   const D = JSON.parse(document.getElementById("data").textContent);
-  const STAMP = JSON.parse(document.getElementById("stamp").textContent);
+  const MADE = JSON.parse(document.getElementById("made").textContent);
   const KEY = "dcpg-report";
   const main = document.getElementById("main");
   const methods = new Map(D.methods.map((m) => [m.label, m]));
@@ -154,7 +154,7 @@
   top.append(el("div", { class: "pills" },
     pill("good", D.runs.finished, "finished"), D.runs.unfinished ? pill("warn", D.runs.unfinished, "unfinished") : null,
     D.runs.problems ? pill("warn", D.runs.problems, "left out or odd") : null, D.missing.length ? pill("", D.missing.length, "things missing") : null,
-    el("span", { class: "pill" }, `made ${STAMP.made}`)));
+    el("span", { class: "pill" }, `made ${MADE.made}`)));
   if (D.headline.methods.length) headline();
   function headline() {
     const h = D.headline;
@@ -190,7 +190,7 @@
         const r = value(m);
         return [methods.get(m).title, format(r.value, digits) + (r.std !== null && r.std !== undefined ? ` ± ${format(r.std, digits)}` : ""), r.high > r.low ? `${format(r.low, digits)} to ${format(r.high, digits)}` : "one seed", format(r.paper, digits)];
       })), ...(measure.value === "normalised" ? h.notes[split.value] : h.shared).map((n) => el("p", { class: "note" }, n)),
-      D.paper_size ? null : el("p", { class: "note" }, "The paper's figures, over the same games, are of 25M steps and 10 seeds; these runs are smaller, so the two are not to be compared as they stand.")));
+      D.paper_size ? null : el("p", { class: "note" }, "The paper's figures, over the same games, are of 25M steps and 10 seeds; these runs are smaller, so the two cannot be compared directly.")));
     });
   }
 
@@ -224,7 +224,7 @@
 
   // -- the generalisation gap
   if (D.gaps.length) {
-    const part = section("gap", "Generalisation gap", "Return on training levels less return on unseen ones, at the end of training. A gap near zero at a low return means little learnt, not good generalisation.");
+    const part = section("gap", "Generalisation gap", "Return on training levels minus return on unseen ones, at the end of training. A gap near zero at a low return means that little was learnt, not that it generalises well.");
     const box = el("div", { class: "charts wide" });
     part.append(box);
     live(box, (b) => chart(b, () => ({
@@ -402,7 +402,7 @@
   }
 
   // -- algorithm, configuration, runs
-  const algorithm = section("algorithm", "Algorithm", "The paper's Algorithm 1 with what each method puts in, and the numbers of these runs.");
+  const algorithm = section("algorithm", "Algorithm", "The paper's Algorithm 1 as each method completes it, with the numbers of these runs.");
   if (D.methods.length) {
     const text = el("pre");
     const pick = select("algorithm", "method", D.methods.map((m) => [m.label, m.title]), methods.has("dcpg") ? "dcpg" : D.methods[0].label, () => fill());
@@ -416,20 +416,20 @@
     el("details", {}, el("summary", {}, `Every run (${D.list.length})`), table(["method", "game", "seed", "steps", "training", "unseen", "where"], D.list.map((r) => [r.method, r.game, r.seed, r.finished ? thousands(r.steps) : `${thousands(r.steps)} of ${thousands(r.of)}`, format(r.train), format(r.test), r.path]))));
 
   // -- what is missing, and what was wrong
-  const lacking = section("missing", "Missing", D.missing.length ? "What these runs do not show, and the commands that would make it." : "Nothing that these runs call for is missing.");
+  const missing = section("missing", "Missing", D.missing.length ? "What these runs do not show, and the commands that would make it." : "Nothing is missing.");
   for (const entry of D.missing) {
     const some = entry.commands.slice(0, 12);
-    lacking.append(el("details", {}, el("summary", {}, `${entry.what} (${entry.commands.length})`),
+    missing.append(el("details", {}, el("summary", {}, `${entry.what} (${entry.commands.length})`),
       ...some.map((c) => el("div", { class: "command" }, el("pre", {}, c), el("button", { type: "button", onclick: async (e) => {
         try { await navigator.clipboard.writeText(c); e.target.textContent = "copied"; } catch { const r = document.createRange(); r.selectNodeContents(e.target.previousSibling); getSelection().removeAllRanges(); getSelection().addRange(r); e.target.textContent = "selected"; }
       } }, "copy"))),
       entry.commands.length > some.length ? el("p", { class: "note" }, `and ${entry.commands.length - some.length} more; report.json has them all.`) : null));
   }
   if (D.problems.length) {
-    const odd = section("problems", "Left out or odd", "Nothing is left out in silence.");
+    const odd = section("problems", "Problems", "Runs and files that were left out or passed over, and why.");
     odd.append(table(["where", "what"], D.problems.map((p) => [p.where, p.what]), 2));
   }
-  main.append(el("footer", {}, `dcpg, made ${STAMP.made}. This page needs no network.`));
+  main.append(el("footer", {}, `dcpg, made ${MADE.made}. This page needs no network.`));
 
   // -- where the reader is
   const links = new Map([...document.querySelectorAll("nav a")].map((a) => [a.getAttribute("href").slice(1), a]));
@@ -452,14 +452,14 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   wear();
 
-  // -- served by `dcpg report --watch`: look now and then whether there is a newer page
+  // -- served by `dcpg report --watch`: check for a newer page
   if (location.protocol === "http:") {
     const look = async () => {
       try {
         const answer = await fetch("version", { cache: "no-store" });
         if (!answer.ok) { clearInterval(looking); return; } // some other server: the page stays as it is
         const now = (await answer.text()).trim();
-        if (/^[0-9a-f]{16}$/.test(now) && now !== STAMP.version) { remember("scroll", scrollY); location.reload(); }
+        if (/^[0-9a-f]{16}$/.test(now) && now !== MADE.version) { remember("scroll", scrollY); location.reload(); }
       } catch { /* the server has stopped; the page stays as it is */ }
     };
     if (typeof chosen.scroll === "number") { scrollTo({ top: chosen.scroll, behavior: "instant" }); remember("scroll", null); }

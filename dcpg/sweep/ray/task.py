@@ -1,50 +1,116 @@
-"""What a Ray worker runs. Ray finds it by its name, so that every node runs the dcpg that is installed there."""
+"""What a Ray worker runs, and how it knows that it sees the driver's directory.
+
+The driver keeps one file in the sweep's folder `nodes`. Its name holds a random nonce that every task is given. A node
+that finds the name sees the same directory as the driver; one with another directory at this path, or with an old copy,
+does not. That it may also write there is proved by taking the run's lock. The folder is listed, rather than the file
+asked for: network storage may remember for a while that a file is absent, but reads a folder again when it is opened.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
+import os
+import re
+import secrets
 import socket
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from dcpg.sweep.attempt import Order, attempt, never_begun, not_possible
-from dcpg.sweep.directory import Layout
-from dcpg.sweep.ray.handshake import asked_to_stop, sees
+from dcpg.sweep.attempt import Attempt, could_not_run, not_started, run_attempt
+from dcpg.sweep.directory import SweepDirectory
 
-PATIENCE = 60.0  # seconds that a node has to prove that it sees the sweep's directory
+PATIENCE = 60.0  # seconds that the driver's file may take to appear on slow network storage
+POLL_SECONDS = 0.2  # between two looks at the folder meanwhile
+STOP_SECONDS = 2.0  # between two looks for a request to stop, which all cost the shared storage something
+DRIVER_FILE = re.compile(r"(ready|stop)-[0-9a-f]{32}")
 
-
-LOOK = 2.0  # seconds between two looks at whether it should stop, which cost the shared storage something
-
-
-# drivers whose directory this worker does not see: what was queued for it is sent back at once
-_unseen: set[str] = set()
+# nonces of drivers whose directory this worker cannot use: further tasks are sent back without waiting
+_unusable: set[str] = set()
 
 
-def carry_out(order: dict[str, Any], driver: str) -> dict[str, Any]:
-    """One attempt, once the node has proved that it sees the sweep's directory. Takes and gives plain data."""
+class DriverFile:
+    """The driver's file: `ready-NONCE`, or `stop-NONCE` once all attempts shall save and end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.nonce = folder, secrets.token_hex(16)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.remove()  # there is one driver at a time: these files are of drivers that were killed
+        (folder / f"ready-{self.nonce}").touch()
+
+    def ask_to_stop(self) -> None:
+        """Rename the file, which works even on a full disk."""
+        os.replace(self.folder / f"ready-{self.nonce}", self.folder / f"stop-{self.nonce}")
+
+    def remove(self) -> None:
+        for name in _names(self.folder):
+            if DRIVER_FILE.fullmatch(name):
+                with contextlib.suppress(OSError):
+                    (self.folder / name).unlink()
+
+
+def sees_driver(folder: Path, nonce: str, patience: float) -> bool:
+    """Whether the driver's file appears in the folder. Creates nothing."""
+    end = time.monotonic() + patience
+    while not {f"ready-{nonce}", f"stop-{nonce}"} & _names(folder):
+        if time.monotonic() > end:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True
+
+
+def stop_requested(folder: Path, nonce: str) -> bool:
+    """Whether the driver asks all attempts to stop; storage that fails for a moment is no request."""
+    return f"stop-{nonce}" in _names(folder)
+
+
+def _names(folder: Path) -> set[str]:
+    try:
+        return set(os.listdir(folder))
+    except OSError:
+        return set()
+
+
+def carry_out(attempt: dict[str, Any], nonce: str) -> dict[str, Any]:
+    """One attempt, as plain data: its outcome, or the node and host if these cannot use the sweep's directory.
+
+    Ray imports this function by name, so that every node runs the dcpg that is installed there.
+    """
     import ray
 
-    given = Order(**order)
-    folder = Layout(Path(given.root)).nodes
-    node, host = ray.get_runtime_context().get_node_id(), socket.gethostname()
-    looked = -LOOK
+    given = Attempt(**attempt)
+    folder = SweepDirectory(Path(given.root)).nodes
+    unusable = {"unusable_node": ray.get_runtime_context().get_node_id(), "host": socket.gethostname()}
+    if nonce in _unusable or not sees_driver(folder, nonce, PATIENCE):
+        _unusable.add(nonce)
+        return unusable
+    last_look = -STOP_SECONDS
 
     def should_stop() -> bool:
-        nonlocal looked
-        if time.monotonic() - looked < LOOK:
+        nonlocal last_look
+        if time.monotonic() - last_look < STOP_SECONDS:
             return False
-        looked = time.monotonic()
-        return asked_to_stop(folder, driver)
+        last_look = time.monotonic()
+        return stop_requested(folder, nonce)
 
-    seen = driver not in _unseen and sees(folder, driver, node, PATIENCE, should_stop)
-    if asked_to_stop(folder, driver):
-        return dataclasses.asdict(never_begun(given))
-    if not seen:
-        _unseen.add(driver)
-        return {"blind": node, "host": host}
+    if should_stop():
+        return dataclasses.asdict(not_started(given))
     try:
-        return dataclasses.asdict(attempt(given, should_stop))
+        return dataclasses.asdict(run_attempt(given, should_stop))
     except Exception as error:
-        return dataclasses.asdict(not_possible(given, error))
+        if not _writable(folder):
+            _unusable.add(nonce)
+            return unusable
+        return dataclasses.asdict(could_not_run(given, error))
+
+
+def _writable(folder: Path) -> bool:
+    """Whether this node may write to the directory, so that a failure is the run's own."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError as error:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)  # full for all nodes

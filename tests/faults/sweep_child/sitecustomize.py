@@ -1,7 +1,7 @@
-"""Puts faults into the runs of a sweep; on PYTHONPATH, Python imports this before anything else.
+"""Injects faults into the runs of a sweep. Python imports this module before anything else if it is on PYTHONPATH.
 
-DCPG_SWEEP_FAULTS names a folder with a file a run: JSON, for each of its attempts the faults of tests/faults/inject.py;
-the last ones hold for every later attempt.
+DCPG_SWEEP_FAULTS names a folder with one JSON file per run: for each attempt the faults of tests/faults/inject.py. The
+last ones apply to all later attempts.
 """
 
 from __future__ import annotations

@@ -1,0 +1,153 @@
+"""Which runs are compared with each other, and under which label."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dcpg.config.resolve import resolve
+from dcpg.report.write import write_report
+from tests.report.grid import SCORE, Command, Figure, assert_cell, deviation, mean, papers, read_csv
+from tests.synthetic import TINY_SIZES, configured, edit, few, rows_of, some, write
+
+
+@pytest.mark.parametrize("other", [{}, {"threads": 1}, {"settings": {"evaluation.every": 4, "analyse": "stiffness"}}])
+def test_a_seed_counts_once(other: dict[str, Any], tmp_path: Path, command: Command) -> None:
+    """No matter how often it was trained, and on which machine."""
+    runs = few(tmp_path / "runs", ("ppo", "dcpg"), (0, 1))
+    again = some(tmp_path / "runs" / "z-again", "dcpg", "bigfish", 1, level=50.0, **other)
+    code, out, _, report = command(tmp_path / "runs", "table1", "--out", tmp_path / "out")
+    assert code == 0
+    assert report is not None
+    (problem,) = report.problems
+    assert problem.path == again.path
+    assert problem.text == (
+        f"left out: the same method, game, seed and settings as {tmp_path / 'runs' / 'bigfish-dcpg-1'}"
+    )
+    assert f"note: {again.path}: left out: the same" in out
+    cell = read_csv(tmp_path / "out" / "tables" / "table1.csv")["BigFish", "DCPG"]
+    finals = [r.rows[-1]["test_return"] for r in runs if (r.method, r.game) == ("dcpg", "bigfish")]
+    assert (cell["seeds"], float(cell["mean"])) == ("2", pytest.approx(mean(finals)))
+
+
+def test_a_run_is_read_once_however_it_is_named(tmp_path: Path, command: Command) -> None:
+    few(tmp_path / "runs", ("ppo",), (0,))
+    (tmp_path / "runs" / "circle").symlink_to(tmp_path / "runs")
+    (tmp_path / "runs" / "alias").symlink_to(tmp_path / "runs" / "maze-ppo-0")
+    given = (tmp_path / "runs", tmp_path / "runs" / "maze-ppo-0", tmp_path / "runs" / "alias")
+    code, out, _, report = command(*given, "table1", "--out", tmp_path / "out")
+    assert code == 0
+    assert "2 runs (" in out
+    assert report is not None
+    assert report.problems == []
+
+
+def test_other_steps_and_other_levels_are_not_mixed_in(tmp_path: Path, command: Command) -> None:
+    runs = few(tmp_path / "runs", ("ppo", "dcpg"), (0, 1))
+    for seed in (2, 3):
+        some(tmp_path / "longer" / str(seed), "dcpg", "bigfish", seed, level=90.0, steps=4096)
+    some(tmp_path / "levels", "dcpg", "bigfish", 4, level=90.0, settings={"levels.start": 500})
+    some(tmp_path / "listed", "dcpg", "bigfish", 5, level=90.0, settings={"levels.seeds": "3,5,9"})
+    some(tmp_path / "hard", "dcpg", "bigfish", 6, level=90.0, settings={"env.mode": "hard"})
+    code, out, _, report = command(tmp_path, "table1", "--out", tmp_path / "out")
+    assert code == 0
+    assert report is not None
+    told = {p.path.name: p.text for p in report.problems}
+    sizes = "preset tiny, 200 training levels"
+    assert told == {
+        "longer": f"2 runs are not compared with the others: 4,096 steps, {sizes}",
+        "levels": f"1 run is not compared with the others: 2,048 steps, {sizes} (levels.start=500)",
+        "listed": "1 run is not compared with the others: 2,048 steps, preset tiny, 3 training levels",
+        "hard": f"1 run is not compared with the others: 2,048 steps, {sizes} (env.mode=hard)",
+    }
+    assert all(f"note: {p.path}: {p.text}" in out for p in report.problems)
+    cell = read_csv(tmp_path / "out" / "tables" / "table1.csv")["BigFish", "DCPG"]
+    finals = [r.rows[-1]["test_return"] for r in runs if (r.method, r.game) == ("dcpg", "bigfish")]
+    assert (cell["seeds"], float(cell["mean"])) == ("2", pytest.approx(mean(finals)))
+
+
+def test_a_variant_has_its_own_label(tmp_path: Path, command: Command) -> None:
+    runs = few(tmp_path / "runs", ("ppo", "dcpg"), (0, 1))
+    for seed in (0, 1, 2):
+        some(tmp_path / "variant" / str(seed), "dcpg", "bigfish", seed, level=90.0, settings={"algorithm.N_pi": 16})
+    some(tmp_path / "augmented", "dcpg", "bigfish", 0, level=90.0, settings={"augment": "ucb"})
+    code, _, _, report = command(tmp_path, "table1", "--out", tmp_path / "out")
+    assert code == 0
+    assert report is not None
+    assert report.problems == []
+    assert report.comparison.labels == ["ppo", "dcpg", "dcpg [N_pi=16]", "dcpg [augment=ucb]"]
+    assert [len(report.comparison.runs(label, "bigfish")) for label in report.comparison.labels] == [2, 2, 3, 1]
+    cells = read_csv(tmp_path / "out" / "tables" / "table1.csv")
+    finals = [r.rows[-1]["test_return"] for r in runs if (r.method, r.game) == ("dcpg", "bigfish")]
+    assert (cells["BigFish", "DCPG"]["seeds"], float(cells["BigFish", "DCPG"]["mean"])) == (
+        "2",
+        pytest.approx(mean(finals)),
+    )
+    assert not [column for _, column in cells if "[" in column]
+
+
+def test_a_preset_is_no_disguise_for_a_variant(tmp_path: Path) -> None:
+    """A run of the same sizes by a preset with another N_pi is not plain DCPG here."""
+    small = TINY_SIZES | {"machine.threads": 1}
+    for seed in (0, 1):
+        some(tmp_path / str(seed), "dcpg", seed=seed)
+    write(
+        tmp_path / "other",
+        one := resolve("dcpg", "bigfish", seed=2, settings=small),
+        rows_of(one, random.Random(0), rollouts=(1, 16)),
+    )
+    report = write_report([tmp_path], tmp_path / "out", ["table1"])
+    assert one.algorithm.N_pi == 32
+    assert len(report.comparison.runs("dcpg", "bigfish")) == 2
+    (problem,) = report.problems
+    assert problem.path.name == "other"
+    assert "1 run is not compared with the others: 2,048 steps, preset paper" in problem.text
+
+
+def test_missing_seeds_and_unfinished_runs(tmp_path: Path, command: Command) -> None:
+    few(tmp_path / "runs", ("ppo",), (0, 1, 2))
+    kept = few(tmp_path / "runs", ("dcpg",), (0, 2))
+    for seed in (3, 4):
+        edit("eval.jsonl", lambda rows: rows.pop() and None)(
+            some(tmp_path / "runs" / f"going-{seed}", "dcpg", "maze", seed, level=90.0).path
+        )
+    shutil.rmtree(kept[0].path)  # bigfish, seed 0
+    code, out, _, report = command(tmp_path / "runs", "table1", "table7", "--out", tmp_path / "out")
+    assert code == 0
+    assert "11 runs (2,048 steps, preset tiny, 200 training levels): 9 finished, 2 unfinished." in out
+    for name, split in (("table1", "test"), ("table7", "train")):
+        cells = read_csv(tmp_path / "out" / "tables" / f"{name}.csv")
+        one, two = kept[1].rows[-1][f"{split}_return"], [r.rows[-1][f"{split}_return"] for r in kept[2:]]
+        printed = papers()
+        assert_cell(cells["BigFish", "DCPG"], Figure(one, None, "1", printed[split, "return", "bigfish", "dcpg"]))
+        wanted = Figure(mean(two), deviation(two), "2", printed[split, "return", "maze", "dcpg"])
+        assert_cell(cells["Maze", "DCPG"], wanted)
+        assert cells["Maze", "PPO"]["seeds"] == "3"
+        assert_cell(cells["Maze", "PPG"], Figure(None, None, "0", printed[split, "return", "maze", "ppg"]))
+        assert cells[SCORE, "DCPG"]["seeds"] == "1-2"
+        assert cells[SCORE, "DCPG"]["std"] == ""  # a seed is not there on every game
+        text = (tmp_path / "out" / "tables" / f"{name}.md").read_text()
+        assert "- 2 unfinished runs are not counted." in text
+        assert f"| Maze | {mean_of_text(cells['Maze', 'PPO'])} (3) / " in text
+    assert report is not None
+    curve = report.comparison.curve("dcpg", "maze", "test")  # shows what there is, and of how many
+    assert curve is not None
+    assert curve.seeds.tolist() == [4, 4, 2]
+
+
+def mean_of_text(cell: dict[str, str]) -> str:
+    return f"{float(cell['mean']):.1f} ± {float(cell['std']):.1f}"
+
+
+def test_a_run_that_started_from_trained_weights_is_not_one_of_the_method(tmp_path: Path) -> None:
+    some(tmp_path / "runs" / "plain", "dcpg")
+    configured(lambda c: c.update(init="runs/other"))(some(tmp_path / "runs" / "begun", "dcpg", seed=1).path)
+    (tmp_path / "runs" / "config.json").write_text('{"of": "some other program"}')
+    report = write_report([tmp_path / "runs"], tmp_path / "out", ["table1"])
+    assert report.comparison.labels == ["dcpg", "dcpg [init]"]
+    assert report.problems == []
+    assert read_csv(tmp_path / "out" / "tables" / "table1.csv")["BigFish", "DCPG"]["seeds"] == "1"

@@ -1,0 +1,195 @@
+"""Runs that cannot be trusted: they are left out, or read up to the damage, and a note says so."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dcpg.runs.records import read
+from tests.report.grid import Command, Figure, assert_cell, deviation, mean, papers, read_csv
+from tests.synthetic import Row, configuration, configured, edit, few, lines, some, stiffness_rows
+
+
+def put(number: int, **values: Any) -> Callable[[Path], None]:
+    return edit("eval.jsonl", lambda rows: rows[number].update(values))
+
+
+def measured(**wrong: Any) -> Callable[[Path], None]:
+    """A run with measurements, one of them wrong."""
+
+    def damage(run: Path) -> None:
+        configured(lambda c: c.update(analyse=["stiffness"]))(run)
+        rows = stiffness_rows(configuration("dcpg", "bigfish", 0, preset="tiny"), random.Random(0))
+        (run / "metrics.jsonl").write_text("".join(lines([rows[0], rows[2] | wrong])))
+
+    return damage
+
+
+def drop(pattern: str) -> Callable[[list[Row]], None]:
+    """Drop the columns of the last row with such a name."""
+
+    def change(rows: list[Row]) -> None:
+        for column in [name for name in rows[2] if re.fullmatch(pattern, name)]:
+            del rows[2][column]
+
+    return change
+
+
+LEFT_OUT = [
+    (put(1, train_return="high"), "left out: eval.jsonl, row 2: Expected `float`, got `str` - at `train_return`."),
+    (put(1, test_true_value=None), "left out: eval.jsonl, row 2: Expected `float`, got `null` - at `test_true_value`."),
+    (put(2, test_return=math.nan), "left out: eval.jsonl, row 3: Expected `float` >= -1e+100 - at `test_return`."),
+    (put(0, train_predicted_value=math.inf), "row 1: Expected `float` <= 1e+100 - at `train_predicted_value`."),
+    (put(0, train_predicted_value=10**400), "row 1: Number out of range - at `train_predicted_value`."),
+    (put(2, test_returns=[1e300] * 3, test_return=1e300), "row 3: Expected `float` <= 1e+100 - at `test_return`."),
+    (put(2, train_return=True), "row 3: Expected `float`, got `bool` - at `train_return`."),
+    (put(2, train_return=17.25), "left out: eval.jsonl, row 3: train_return is 17.25, but its episodes' mean is "),
+    (put(2, test_returns=[]), "row 3: test_returns and test_levels are not lists of equal length."),
+    (put(2, test_levels=[1]), "row 3: test_returns and test_levels are not lists of equal length."),
+    (put(2, test_levels=[1, 2, -3]), "row 3: test_levels are not level seeds."),
+    (put(2, test_levels=[1, 2, 2**31]), "row 3: test_levels are not level seeds."),
+    (put(2, test_levels=[1, 2, True]), "row 3: Expected `int`, got `bool` - at `test_levels[2]`."),
+    (edit("eval.jsonl", drop("test_return")), "row 3: Object missing required field `test_return`."),
+    (edit("eval.jsonl", drop("train_return")), "row 3: Object missing required field `train_return`."),
+    (put(1, steps=1.5), "row 2: Expected `int`, got `float` - at `steps`."),
+    (put(1, steps=64), "left out: eval.jsonl: steps do not grow from row to row."),
+    (put(1, steps=2048), "left out: eval.jsonl: steps do not grow from row to row."),
+    (put(2, steps=4096), "left out: eval.jsonl: an evaluation at 4,096 steps, but the run is one of 2,048."),
+    (configured(lambda c: c.update(method="dcgp")), "left out: config.json: Unknown method 'dcgp'"),
+    (configured(lambda c: c.update(method=["dcpg"])), "left out: config.json is not a run's configuration"),
+    (configured(lambda c: c.update(game="mase")), "left out: config.json: Unknown game 'mase'; did you mean 'maze'?"),
+    (configured(lambda c: c.update(preset="huge")), "left out: Unknown preset 'huge'"),
+    (configured(lambda c: c.update(schema=3)), "config.json: it has schema 3; this program reads schemas 5, 6."),
+    (configured(lambda c: c["algorithm"].update(gamma=10**400)), "left out: config.json is not a run's configuration"),
+    (configured(lambda c: c.pop("seed")), "left out: config.json: seed is missing."),
+    (lambda run: (run / "config.json").write_text("{" * 9), "config.json cannot be read"),
+    (lambda run: (run / "config.json").write_text("[" * 100_000), "config.json is not a run's configuration"),
+    (lambda run: (run / "config.json").write_text("[]"), "config.json is not a run's configuration."),
+    (measured(stiffness="stiff"), "left out: metrics.jsonl, row 2: stiffness is 'stiff', not a number."),
+    (measured(stiffness_sign_free=None), "metrics.jsonl, row 2: stiffness_sign_free is None, not a number."),
+    (measured(steps="many"), "left out: metrics.jsonl, row 2: Expected `int`, got `str` - at `steps`."),
+    (put(2, test_levels=[1, 2, 2**80]), "row 3: test_levels are not level seeds."),
+    (put(2, test_returns=[1, 2, "3"]), "row 3: Expected `float`, got `str` - at `test_returns[2]`."),
+    (edit("eval.jsonl", drop("test_.*")), "left out: eval.jsonl, row 3: test_return is missing."),
+    (configured(lambda c: c["preset_values"].update({"algorithm.N_pi": {}})), "config.json: preset_values has {}"),
+]  # fmt: skip
+UNFINISHED = [
+    (edit("eval.jsonl", lambda rows: "".join(lines(rows))[:-9]), "eval.jsonl is torn: 1 of 3 lines were passed over"),
+    (edit("eval.jsonl", lambda rows: "".join(lines(rows)).rstrip("\n")), "is torn: 1 of 3 lines were passed over"),
+    (
+        edit("eval.jsonl", lambda rows: lines(rows)[0] + lines(rows)[1][:50] + "\n" + lines(rows)[2]),
+        "eval.jsonl is torn: 2 of 3 lines were passed over",
+    ),
+    (edit("eval.jsonl", lambda rows: lines(rows)[0] + "\n" + lines(rows)[2]), "2 of 3 lines were passed over"),
+    (edit("eval.jsonl", lambda rows: lines(rows)[0] + "7\n"), "eval.jsonl is torn: 1 of 2 lines were passed over"),
+    (edit("eval.jsonl", lambda rows: lines(rows)[0] + "\x00\x01\n"), "1 of 2 lines were passed over"),
+]
+NOT_BEGUN = [
+    (edit("eval.jsonl", lambda rows: ""), "no evaluation yet"),
+    (lambda r: (r / "eval.jsonl").unlink(), "no evaluation yet"),
+]
+
+
+def damaged_copies(runs: Path, cases: list[tuple[Callable[[Path], Any], str]]) -> dict[Path, str]:
+    """Runs of DCPG on BigFish, one seed per case, each damaged in another way."""
+    found = {}
+    for seed, (damage, words) in enumerate(cases, 10):
+        path = some(runs / f"damaged-{seed}", "dcpg", "bigfish", seed, level=90.0).path
+        damage(path)
+        found[path] = words
+    return found
+
+
+@pytest.mark.parametrize(("cases", "unfinished"), [(LEFT_OUT, 0), (UNFINISHED, len(UNFINISHED)), (NOT_BEGUN, 0)])
+def test_damaged_runs_are_told_and_not_counted(
+    cases: list[tuple[Callable[[Path], Any], str]], unfinished: int, tmp_path: Path, command: Command
+) -> None:
+    runs = few(tmp_path / "runs", ("ppo", "dcpg"), (0, 1))
+    damaged = damaged_copies(tmp_path / "runs", cases)
+    code, out, err, report = command(tmp_path / "runs", "table1", "--out", tmp_path / "out")
+    assert (code, err) == (0, "")
+    assert report is not None
+    told = {problem.path: problem.text for problem in report.problems}
+    assert len(report.problems) == len(cases)
+    for path, words in damaged.items():
+        assert words in told[path]
+        assert "\n" not in told[path]
+        assert f"note: {path}: {told[path]}\n" in out
+    assert f"8 finished, {unfinished} unfinished." in out
+    cell = read_csv(tmp_path / "out" / "tables" / "table1.csv")["BigFish", "DCPG"]
+    finals = [r.rows[-1]["test_return"] for r in runs if (r.method, r.game) == ("dcpg", "bigfish")]
+    assert_cell(cell, Figure(mean(finals), deviation(finals), "2", papers()["test", "return", "bigfish", "dcpg"]))
+    text = (tmp_path / "out" / "tables" / "table1.md").read_text()
+    assert (f"{unfinished} unfinished runs are not counted." in text) == bool(unfinished)
+
+
+WHOSE = {"method": "ddcpg", "game": "bigfish"}
+GOOD_LEVELS = WHOSE | {
+    "analysis": "levels",
+    "steps": 2048,
+    "train": {"levels": [1], "returns": [1.0]},
+    "test": {"levels": [7], "returns": [2.0]},
+}
+GOOD_ACTIONS = WHOSE | {
+    "analysis": "ood-actions",
+    "mean": 1,
+    "std": 1,
+    "raw_mean": 1,
+    "raw_std": 1,
+    "transitions": 5,
+    "left_out": 0,
+    "steps": 2048,
+}
+GARBAGE: list[tuple[str, str | Row, str]] = [
+    ("levels", "not JSON", "Expecting value"),
+    ("levels", "[]", "indices"),
+    ("levels", "[" * 100_000, "recursion"),
+    ("levels", {"train": {"levels": [1], "returns": []}}, "train does not have one return per level"),
+    ("levels", {"train": {"levels": [-1], "returns": [1]}}, "train does not have one return per level"),
+    ("levels", {"test": {"levels": [1], "returns": [math.nan]}}, "test returns is nan, not a number."),
+    ("levels", {"test": None}, "subscriptable"),
+    ("levels", {"seed": 99}, "it is of another run"),
+    ("levels", {"steps": 1024}, "it is of the weights at 1,024 steps"),
+    ("ood-actions", json.dumps({"mean": 1}), "analysis"),
+    ("ood-actions", {"game": "maze"}, "it is of another run"),
+    ("ood-actions", {"transitions": 0}, "no transition was counted"),
+    ("ood-actions", {"std": -1}, "std is -1"),
+    ("ood-actions", {"raw_mean": 10**400}, "raw_mean is 1000"),
+]
+
+
+def test_analyses_that_are_garbage_are_passed_over(tmp_path: Path, command: Command) -> None:
+    some(tmp_path / "runs" / "ppo", "ppo")
+    paths = []
+    good = {"levels": GOOD_LEVELS, "ood-actions": GOOD_ACTIONS}
+    for seed, (name, bad, _) in enumerate(GARBAGE):
+        run = some(tmp_path / "runs" / f"ddcpg-{seed}", "ddcpg", seed=seed).path
+        (run / "analysis").mkdir()
+        text = bad if isinstance(bad, str) else json.dumps(good[name] | {"seed": seed} | bad)
+        (run / "analysis" / f"{name}.json").write_text(text)
+        paths.append(run)
+    code, out, _, report = command(tmp_path / "runs", "table1", "--out", tmp_path / "out")
+    assert code == 0
+    assert report is not None
+    told = {problem.path: problem.text for problem in report.problems}
+    assert sorted(told) == sorted(paths)
+    for path, (name, _, words) in zip(paths, GARBAGE, strict=True):
+        assert told[path].startswith(f"analysis/{name}.json was passed over (")
+        assert words in told[path]
+        assert f"note: {path}: {told[path]}\n" in out
+    assert all(record.analyses == {} for record in report.comparison.records)
+    assert read_csv(tmp_path / "out" / "tables" / "table1.csv")["BigFish", "DDCPG"]["seeds"] == str(len(GARBAGE))
+    assert command(tmp_path / "runs", "table10", "--out", tmp_path / "out")[0] == 2
+    # and what is none is kept
+    for name, kept in good.items():
+        (paths[0] / "analysis" / f"{name}.json").write_text(json.dumps(kept | {"seed": 0}))
+    (record, *_), notes = read([paths[0]])
+    assert notes == []
+    assert record.analyses == {name: kept | {"seed": 0} for name, kept in good.items()}

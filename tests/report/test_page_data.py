@@ -1,0 +1,54 @@
+"""report.json, which holds everything that the page shows."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from dcpg.methods import METHODS
+from dcpg.report import write as making
+from dcpg.report.write import write_report
+from tests import synthetic
+from tests.report.grid import COUNTS, FIGURES, GAMES, Built, deviation, mean
+
+
+def test_the_page_holds_the_same_scores(grid: Built) -> None:
+    data = json.loads((grid.out / "report.json").read_text())
+    assert data["runs"] == {"finished": 720, "unfinished": 0, "problems": len(COUNTS) + 1}
+    assert [m["label"] for m in data["methods"]] == list(METHODS)
+    assert [g["id"] for g in data["games"]] == GAMES
+    for split in ("train", "test"):
+        for method, found in data["headline"]["normalised"][split].items():
+            value, std = grid.score(method, split)
+            assert (found["value"], found["std"]) == pytest.approx((value, std))
+            assert found["low"] < value < found["high"]
+    gaps = {(row["game"], row["label"]): row for row in data["gaps"]}
+    for game in GAMES:
+        for method in METHODS:
+            ends = zip(grid.finals(method, game, "train"), grid.finals(method, game, "test"), strict=True)
+            each = [train - test for train, test in ends]
+            assert (gaps[game, method]["gap"], gaps[game, method]["std"]) == pytest.approx(
+                (mean(each), deviation(each))
+            )
+    assert data["figures"] == [name for name in making.NAMES if name in FIGURES]
+    assert "</script" not in json.dumps(data)
+
+
+def test_the_yardstick_stands_beside_ppo_of_the_papers_sizes_alone(tmp_path: Path) -> None:
+    """For runs of any length: published returns up to the steps reached, and the run's own interpolated there."""
+    for name, method, more in (("ppo", "ppo", {}), ("dcpg", "dcpg", {}), ("small", "ppo", {"network.features": 64})):
+        config = synthetic.configuration(method, "starpilot", 3, steps=600_000, settings=more)
+        rows = synthetic.rows_of(config, random.Random(5), rollouts=(1, 11, 21, 31, 36))
+        synthetic.write(tmp_path / "runs" / name, config, rows)
+    write_report([tmp_path / "runs"], tmp_path / "out", pictures=False)
+    (found,) = json.loads((tmp_path / "out" / "report.json").read_text())["yardstick"]
+    assert (found["game"], found["seed"]) == ("StarPilot", 3)
+    published = [(p["steps"], p["published"]["train"], p["published"]["test"]) for p in found["points"]]
+    assert published == [(100_000, 2.3, 2.34), (250_000, 3.22, 3.03), (500_000, 4.45, 3.8)]
+    row = [json.loads(line) for line in (tmp_path / "runs" / "ppo" / "eval.jsonl").read_text().splitlines()]
+    share = (100_000 - row[0]["steps"]) / (row[1]["steps"] - row[0]["steps"])
+    expected = row[0]["test_return"] * (1 - share) + row[1]["test_return"] * share
+    assert found["points"][0]["own"]["test"] == pytest.approx(expected)

@@ -1,0 +1,112 @@
+"""`dcpg report --watch`: what is served, to whom, and that the page refreshes itself."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dcpg.errors import BadInput
+from dcpg.report.serve import ReportServer, serve_report
+from dcpg.report.write import write_report
+from tests import synthetic
+from tests.browser import until
+
+
+def ask(port: int, path: str, method: str = "GET", host: str | None = None) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+    connection.putheader("Host", host if host is not None else f"127.0.0.1:{port}")
+    connection.endheaders()
+    answer = connection.getresponse()
+    found = answer.status, answer.read()
+    connection.close()
+    return found
+
+
+def test_only_what_was_generated_is_served(tmp_path: Path) -> None:
+    run = synthetic.some(tmp_path / "runs" / "one", "ppo")
+    out = tmp_path / "out"
+    report = write_report([run.path], out, pictures=False)
+    (out / "secret.txt").write_text("secret")
+    (tmp_path / "secret.txt").write_text("secret")
+    (out / "tables" / "link.csv").symlink_to(tmp_path / "secret.txt")
+    found = ReportServer(0)
+    found.publish(out, report)
+    host, port = found.server_address[:2]
+    thread = threading.Thread(target=found.serve_forever, daemon=True)
+    thread.start()
+    try:
+        assert host == "127.0.0.1"
+        assert ask(port, "/") == (200, (out / "report.html").read_bytes())
+        assert ask(port, "/tables/table1.csv") == (200, (out / "tables" / "table1.csv").read_bytes())
+        assert ask(port, "/version") == (200, report.version.encode())
+        assert ask(port, "/report.html?again=1")[0] == 200
+        assert ask(port, "/report.html", "HEAD") == (200, b"")
+        for path in (
+            "/secret.txt", "/../secret.txt", "/%2e%2e/secret.txt", "/tables/../secret.txt", "/tables/../../secret.txt",
+            "//secret.txt", "/tables/link.csv", "/tables/", "/..%2fsecret.txt", str(tmp_path / "secret.txt"),
+            f"/{tmp_path}/secret.txt", "/runs/one/config.json", "/\\..\\secret.txt", "secret.txt",
+        ):  # fmt: skip
+            status, body = ask(port, path)
+            assert status == 404, path
+            assert b"secret" not in body, path
+        assert ask(port, "/", host="evil.example:80")[0] == 403
+        assert ask(port, "/", host="")[0] == 403
+        assert ask(port, "/", "POST")[0] == 501
+    finally:
+        found.shutdown()
+        found.server_close()
+        thread.join()
+
+
+def test_a_port_in_use_is_one_sentence() -> None:
+    first = ReportServer(0)
+    try:
+        with pytest.raises(BadInput, match="choose another --port"):
+            ReportServer(first.server_address[1])
+    finally:
+        first.server_close()
+
+
+def test_the_watched_page_refreshes_itself(tmp_path: Path, look: Any) -> None:
+    config = synthetic.configuration("ppo", "bigfish", 0, preset="tiny")
+    rows = synthetic.rows_of(config, random.Random(0), rollouts=(1, 8, 16))
+    run = synthetic.write(tmp_path / "runs" / "one", config, rows[:2])
+    other = synthetic.some(tmp_path / "runs" / "two", "dcpg", "bigfish")
+    out, stop, shown, ready = tmp_path / "out", threading.Event(), list[str](), threading.Event()
+
+    def show(text: str) -> None:
+        shown.append(text)
+        ready.set()
+
+    def write(draw: bool) -> Any:
+        return write_report([tmp_path / "runs"], out, pictures=False)
+
+    given = ([tmp_path / "runs"], out, 0, write)
+    more = {"every": 0.2, "show": show, "stop": stop}
+    thread = threading.Thread(target=serve_report, args=given, kwargs=more, daemon=True)
+    thread.start()
+    try:
+        assert ready.wait(60)
+        view = look(shown[0].split()[0])
+        page = view.page
+        assert page.evaluate("dcpgReport.data.runs") == {"finished": 1, "unfinished": 1, "problems": 0}
+        view.press("curves", "train")
+        with open(run / "eval.jsonl", "a") as file:
+            file.write(json.dumps(rows[2]) + "\n")
+        until(page, "window.dcpgReport && dcpgReport.data.runs.finished === 2")
+        assert page.get_attribute('[data-control="curves"] [data-value="train"]', "aria-pressed") == "true"
+        assert view.charts("curves")[0]["lines"][0]["y"] == [row["train_return"] for row in rows]
+        (other.path / "eval.jsonl").write_text("torn")  # what is wrong now is shown on the page that comes next
+        until(page, "window.dcpgReport && dcpgReport.data.runs.problems > 0")
+        assert view.errors == []
+    finally:
+        stop.set()
+        thread.join(20)
+    assert not thread.is_alive()

@@ -1,0 +1,103 @@
+"""`dcpg report`: which files it writes and removes, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dcpg.report.write import write_report
+from tests.report.grid import FIGURES, TABLES, Command
+from tests.synthetic import few, some
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def test_names_make_these_files_and_no_others(tmp_path: Path, command: Command) -> None:
+    few(tmp_path / "runs", ("ppo", "dcpg"), (0, 1))
+    code, out, err, report = command(tmp_path / "runs", "table1", "figure4", "--out", tmp_path / "out")
+    assert (code, err) == (0, "")
+    assert files_in(tmp_path / "out") == [
+        "figures/figure4.pdf", "figures/figure4.png", "tables/table1.csv", "tables/table1.md", "tables/table1.tex",
+    ]  # fmt: skip
+    assert report is not None
+    assert (report.tables, report.figures, report.version) == (["table1"], ["figure4"], "")
+    assert "8 runs (2,048 steps, preset tiny, 200 training levels): 8 finished, 0 unfinished." in out
+    assert "Tables: table1\nFigures: figure4\n" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["figure2"], "These runs do not allow figure2;"),
+        (["table1", "table3", "figure2"], "These runs do not allow table3, figure2;"),
+        (["tabel1"], "Unknown run, table or figure 'tabel1'; did you mean 'table1'?"),
+        (["figure99"], "Unknown run, table or figure 'figure99'"),
+    ],
+)
+def test_a_name_that_cannot_be_made(words: list[str], sentence: str, tmp_path: Path, command: Command) -> None:
+    few(tmp_path / "runs", ("ppo",), (0,))
+    code, out, err, _ = command(tmp_path / "runs", *words, "--out", tmp_path / "out")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"dcpg: {sentence}")
+    assert err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_folders_without_runs(tmp_path: Path, command: Command) -> None:
+    (tmp_path / "empty" / "deep").mkdir(parents=True)
+    (tmp_path / "file").write_text("")
+    for words, sentence in (
+        ([tmp_path / "empty"], f"{tmp_path / 'empty'} holds no run: no config.json at or below it."),
+        ([tmp_path / "nowhere"], f"There is no directory {tmp_path / 'nowhere'}."),
+        ([tmp_path / "file"], f"There is no directory {tmp_path / 'file'}."),
+        (["table1"], "Name at least one run or folder of runs"),
+    ):
+        code, out, err, _ = command(*words, "--out", tmp_path / "out")
+        assert (code, out) == (2, "")
+        assert sentence in err
+        assert err.count("\n") == 1
+    run = some(tmp_path / "one", "dcpg").path
+    (run / "eval.jsonl").write_text("")
+    code, _, err, _ = command(run, "--out", tmp_path / "out")
+    assert (code, err) == (2, "dcpg: 1 runs have no evaluation yet; come back when they have.\n")
+    (run / "config.json").write_text("{}")
+    code, _, err, _ = command(run, "--out", tmp_path / "out")
+    assert code == 2
+    assert err.startswith("dcpg: No run can be used: ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_no_longer_possible_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    some(tmp_path / "runs" / "ppo", "ppo")
+    out = tmp_path / "out"
+    older = [f"tables/{name}.{ending}" for name in TABLES for ending in ("csv", "md", "tex")]
+    older += [f"figures/{name}.{ending}" for name in FIGURES for ending in ("png", "pdf")]
+    mine = ["tables/mine.csv", "tables/table1.txt", "tables/table12.csv", "figures/figure2.svg", "figures/mine.png",
+            "figures/table1.csv", "table1.csv", "figure2.png", "notes/table3.csv", "README"]  # fmt: skip
+    for name in (*older, *mine):
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text("older")
+    first = write_report([tmp_path / "runs"], out, ["table1"])
+    assert files_in(out) == sorted([*older, *mine])
+    assert first.tables == ["table1"]
+    second = write_report([tmp_path / "runs"], out, pictures=False)
+    figures = [name for name in older if name.startswith("figures/")]
+    tables = [f"tables/{name}.{ending}" for name in ("table1", "table7") for ending in ("csv", "md", "tex")]
+    assert second.tables == ["table1", "table7"]
+    assert files_in(out) == sorted([*tables, *figures, *mine, "report.html", "report.json"])
+    for name in (*mine, *figures):
+        assert (out / name).read_text() == "older"
+    third = write_report([tmp_path / "runs"], out)
+    assert third.figures == ["figure5", "figure11", "figure12", "figure15", "profiles", "sample-efficiency"]
+    drawn = [f"figures/{name}.{ending}" for name in third.figures for ending in ("png", "pdf")]
+    assert files_in(out) == sorted([*tables, *drawn, *mine, "report.html", "report.json"])
+    assert sorted(p.relative_to(out).as_posix() for p in third.files) == sorted(
+        [*tables, *drawn, "report.html", "report.json"]
+    )
+    for name in mine:
+        assert (out / name).read_text() == "older"
+    for name in drawn:
+        assert (out / name).stat().st_size > 3000

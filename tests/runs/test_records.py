@@ -1,0 +1,97 @@
+"""Runs as reports read them: duplicates, episodes that are dropped, labels and settings that stay what they were."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dcpg.config.presets import PRESETS
+from dcpg.config.resolve import resolve
+from dcpg.config.schema import OWN, Config
+from dcpg.errors import BadInput
+from dcpg.runs.records import NEWEST, Record, read, read_run, setting_today, variant_of
+from tests.synthetic import LAPTOP_NOW, configuration, edit, lines, of_schema_5, rows_of, some, stiffness_rows, write
+
+
+def test_of_two_runs_of_a_seed_the_furthest_is_taken(tmp_path: Path) -> None:
+    edit("eval.jsonl", lambda rows: rows.pop() and None)(some(tmp_path / "a", "dcpg").path)
+    some(tmp_path / "b", "dcpg")
+    found, problems = read([tmp_path])
+    assert [record.path.name for record in found] == ["b"]
+    assert [problem.path.name for problem in problems] == ["a"]
+    measured_too = some(tmp_path / "c", "dcpg", settings={"analyse": "stiffness"}).path
+    config = configuration("dcpg", "bigfish", 0, preset="tiny")
+    (measured_too / "metrics.jsonl").write_text("".join(lines(stiffness_rows(config, random.Random(0)))))
+    assert [record.path.name for record in read([tmp_path])[0]] == ["c"]
+
+
+def test_only_the_newest_evaluations_keep_their_episodes(tmp_path: Path) -> None:
+    config = configuration("dcpg", "bigfish", 0, preset="tiny")
+    rows = rows_of(config, random.Random(0), rollouts=(1, 4, 8, 12, 16))
+    record, notes = read_run(write(tmp_path / "run", config, rows))
+    assert notes == []
+    assert [e.steps for e in record.evaluations] == [row["steps"] for row in rows]
+    for split in ("train", "test"):
+        found = [e.splits[split] for e in record.evaluations]
+        assert [s.mean for s in found] == [row[f"{split}_return"] for row in rows]
+        assert [s.returns for s in found] == [None] * (5 - NEWEST) + [row[f"{split}_returns"] for row in rows[-NEWEST:]]
+        assert [s.levels for s in found] == [None] * (5 - NEWEST) + [row[f"{split}_levels"] for row in rows[-NEWEST:]]
+
+
+def test_whole_numbers_are_returns_too(tmp_path: Path) -> None:
+    path = some(tmp_path / "run", "dcpg").path
+    edit("eval.jsonl", lambda rows: rows[2].update(test_return=2, test_returns=[1, 2, 3]))(path)
+    assert read_run(path)[0].evaluations[-1].splits["test"].mean == 2
+
+
+def test_your_own_environment_may_have_other_levels_and_no_unseen_ones(tmp_path: Path) -> None:
+    config = resolve("ppo", f"{OWN}lights", preset="tiny")
+    rows = rows_of(config, random.Random(0), rollouts=(1, 16))
+    for row in rows:
+        row["train_levels"] = [-1, -1, -1]
+        for column in [name for name in row if name.startswith("test_")]:
+            del row[column]
+    record, notes = read_run(write(tmp_path / "run", config, rows))
+    assert notes == []
+    assert record.finished
+    assert list(record.evaluations[-1].splits) == ["train"]
+    for row in rows:
+        row |= {name.replace("train_", "test_"): value for name, value in row.items() if name.startswith("train_")}
+        del row["train_return"]
+    with pytest.raises(BadInput, match=r"eval\.jsonl, row 1: Object missing required field `train_return`"):
+        read_run(write(tmp_path / "other", config, rows))
+
+
+# -- a run's preset values are its own
+
+
+def described(record: Record) -> tuple[Any, ...]:
+    return record.label, record.setting, record.setting.sentence(), record.finished
+
+
+def test_a_changed_preset_changes_no_older_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [
+        of_schema_5(tmp_path / "old"),
+        of_schema_5(tmp_path / "old variant", seed=1, settings={"algorithm.N_pi": 8}),
+        some(tmp_path / "today", "dcpg", seed=2, preset="laptop").path,
+    ]
+    before = [described(read_run(path)[0]) for path in paths]
+    assert [label for label, *_ in before] == ["dcpg", "dcpg [N_pi=8]", "dcpg"]
+    assert len({setting for _, setting, *_ in before}) == 1
+    monkeypatch.setitem(PRESETS, "laptop", LAPTOP_NOW)
+    records = [read_run(path)[0] for path in paths]
+    assert [described(record) for record in records] == before
+    # a run of today's table is comparable with none of them, though it has the same sizes
+    old: Config = records[0].config
+    sizes = {"rollout_length": old.rollout_length, "network.channels": old.network.channels, "env.frame_size": 32}
+    new = some(tmp_path / "new", "dcpg", seed=3, preset="laptop", steps=old.steps, settings=sizes).path
+    record = read_run(new)[0]
+    assert record.config.algorithm.N_pi == 8
+    assert record.label == "dcpg"
+    assert (record.setting.steps, record.setting.levels) == (records[0].setting.steps, records[0].setting.levels)
+    assert record.setting != records[0].setting
+    assert record.setting == setting_today(record.config)
+    assert variant_of(old, LAPTOP_NOW) == "dcpg [N_pi=4, E_aux=2, segments=8]"
