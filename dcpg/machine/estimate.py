@@ -1,15 +1,16 @@
-"""How long a run will take, from a short probe of its own networks on this machine."""
+"""How long a run will take, estimated from a short probe of its networks on this machine."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
-from dcpg.config.build import build_network
+from dcpg.config.build import augmenter_of, build_network
 from dcpg.config.schema import Config
 from dcpg.core.actor import Actor
 from dcpg.core.batch import Batch
@@ -21,13 +22,11 @@ from dcpg.machine.devices import device_of
 from dcpg.seeding import generator
 
 EPISODE = 200  # steps of an average evaluation episode, for the estimate only
-
-
 ENV_SECONDS = 5e-5  # one environment step
 
 
 def training(config: Config, spaces: Spaces, rollouts: int) -> float:
-    """Seconds that so many rollouts will take, evaluations included."""
+    """Seconds that some rollouts will take, with their evaluations."""
     method = config.declared()
     torch.set_num_threads(config.machine.threads)
     device = device_of(config)
@@ -45,17 +44,20 @@ def training(config: Config, spaces: Spaces, rollouts: int) -> float:
 
 
 def playing(actor: Actor, shape: tuple[int, ...], episodes: int) -> float:
-    """Seconds that so many episodes will take."""
+    """Seconds that evaluation episodes will take."""
     frames = np.zeros((min(episodes, 100), *shape), np.uint8)
     acting = _best(lambda: actor.log_policy(frames)) / len(frames)
     return episodes * EPISODE * (acting + ENV_SECONDS)
 
 
 def _line_cost(config: Config, network: Network, line: Optimise, spaces: Spaces) -> tuple[float, int]:
+    """Seconds of a training pass on one chunk, and how many samples the chunk has."""
     b = config.machine.chunk
-    b = min(b, config.rollout_size // line.data.minibatches if isinstance(line.data, Tau) else b)
+    if isinstance(line.data, Tau):
+        b = min(b, config.rollout_size // line.data.minibatches)
     zeros, heads = torch.zeros(b), config.declared().targets
-    tau = _blank(b, spaces)
+    augmenter = augmenter_of(config)
+    tau = _blank(b, spaces, augmenter.choose() if augmenter is not None else "")
     batch = Batch(
         frames=tau.frames[0],
         valid=torch.ones(b),
@@ -83,7 +85,7 @@ def _line_cost(config: Config, network: Network, line: Optimise, spaces: Spaces)
     return _best(once), b
 
 
-def _blank(b: int, spaces: Spaces) -> Rollout:
+def _blank(b: int, spaces: Spaces, augmentation: str) -> Rollout:
     """One step of b environments, all zero."""
     zeros = torch.zeros(1, b)
     return Rollout(
@@ -99,10 +101,12 @@ def _blank(b: int, spaces: Spaces) -> Rollout:
         crosses=zeros.bool(),
         levels=zeros.long(),
         step_counts=zeros.long(),
+        augmentation=augmentation,
     )
 
 
-def _best(work: Any) -> float:
+def _best(work: Callable[[], Any]) -> float:
+    """The shortest time of three, after one run that warms up."""
     work()
     times = []
     for _ in range(3):

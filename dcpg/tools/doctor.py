@@ -1,4 +1,4 @@
-"""What is installed, what is missing, and what to do about it."""
+"""`dcpg doctor`: checks the installation and says how to repair it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 NEEDED = (
     "torch", "numpy", "gymnasium", "procgen-mirror", "typer", "rich", "tensorboard", "safetensors", "zstandard",
-    "matplotlib", "av", "pillow", "psutil", "plotly",
+    "matplotlib", "av", "pillow", "psutil", "plotly", "msgspec",
 )  # fmt: skip
-
-
 OPTIONAL = {
     "wandb": "pip install 'dcpg[wandb]'   (logging to Weights & Biases)",
     "ray": "pip install 'dcpg[ray]'   (sweeps on a Ray cluster)",
@@ -20,7 +18,7 @@ OPTIONAL = {
 
 
 def checks() -> list[tuple[str, bool, str]]:
-    """(what, whether it is well, what was found or what to do)."""
+    """The checks: (what is checked, whether it passed, what was found or what to do)."""
     rows = [
         ("python", (3, 11) <= tuple(map(int, platform.python_version_tuple()[:2])) < (3, 13), platform.python_version())
     ]
@@ -34,7 +32,7 @@ def checks() -> list[tuple[str, bool, str]]:
             rows.append((name, True, version(name)))
         except PackageNotFoundError:
             rows.append((name, True, f"not installed, optional: {advice}"))
-    if all(well for _, well, _ in rows):
+    if all(passed for _, passed, _ in rows):
         rows += [_procgen(), _device()]
     free = shutil.disk_usage(".").free / 1e9
     rows.append(
@@ -53,7 +51,7 @@ def _procgen() -> tuple[str, bool, str]:
         env = Procgen(2, "coinrun", seed=0)
         env.step(np.zeros(2, np.int64))
         env.close()
-        return "procgen runs", True, "two environments made a step"
+        return "procgen runs", True, "two environments made one step"
     except Exception as error:
         return (
             "procgen runs",

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import platform
+import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from dcpg.config.resolve import resolve
-from dcpg.core.buffer import compress
 from dcpg.core.networks import Impala, Network, Outputs
-from dcpg.core.targets import with_targets
 from dcpg.seeding import generator
-from dcpg.tools import bench
-from tests.small import bare, declare, network_of, rollout_of, whole
+from dcpg.tools import bench, measurement
+from dcpg.tools.measurement import Measurement
+from tests.small import bare, declare, network_of, rollout_of, step, whole
 
 
 def distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
@@ -25,15 +26,14 @@ def distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 
 
 def test_the_naive_path_agrees_with_the_chunked_one() -> None:
-    """Features and gradients of the paper's encoder: float frames at once, against uint8 in chunks, channels last."""
+    """Features and gradients of the paper's encoder: plain layers on all frames, against kernels in chunks."""
     encoder = Impala((64, 64, 3), (16, 32, 32), 256)
     encoder.initialise(generator(0, "encoder"))
     frames = torch.randint(0, 256, (20, 64, 64, 3), generator=generator(0, "frames"), dtype=torch.uint8)
     weight = torch.randn(20, 256, generator=generator(0, "weight"))
-    plain = bench.contiguous(encoder)
+    plain = measurement.contiguous(encoder)
     assert all(p.is_contiguous() for p in plain.parameters())
-    pixels = frames.permute(0, 3, 1, 2).contiguous().float() / 255
-    naive = bench.naive_features(plain, pixels)
+    naive = measurement.naive_features(plain, frames)
     (naive * weight).sum().backward()
     parts = []
     for part, w in zip(frames.split(7), weight.split(7), strict=True):
@@ -47,20 +47,21 @@ def test_the_naive_path_agrees_with_the_chunked_one() -> None:
 
 @pytest.mark.parametrize("name", ["ppo", "ppg", "dcpg", "ddcpg"])
 def test_a_whole_naive_minibatch_has_the_loss_and_gradients_of_the_loops_step(name: str) -> None:
-    """Each line: plain means over the minibatch, one backward, against the loop's chunks of 5."""
+    """Each line: plain layers and plain means over the minibatch, one backward, against the loop's chunks of 5."""
     method, settings = declare(name, N_pi=1)
     network, twin = network_of(method), network_of(method)
     algorithm = bare(method, network, settings, chunk=5)
     tau = rollout_of(method, network)
-    algorithm.B.add(0, tau, compress(tau.frames))
+    algorithm.B.add(0, tau)
     algorithm.remember()
-    with (
-        torch.no_grad()
-    ):  # away from the parameters that acted, where the terms that hold a network still have no slope
+    # away from the parameters that acted, where the terms that keep a network close to them have no slope
+    with torch.no_grad():
         for ours, theirs in zip(network.parameters(), twin.parameters(), strict=True):
             noise = 0.02 * torch.randn(ours.shape, generator=generator(0, "noise"))
             ours.add_(noise)
             theirs.add_(noise)
+    twin.to(memory_format=torch.contiguous_format)
+    twin.encode = lambda encoder, frames, chunk: measurement.naive_features(twin.get_submodule(encoder), frames)
     for line in method.lines:
         batch = whole(algorithm, line, tau)
         out = Outputs(twin, batch, len(batch) * 2)
@@ -69,14 +70,14 @@ def test_a_whole_naive_minibatch_has_the_loss_and_gradients_of_the_loops_step(na
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(twin.parameters(), settings.max_grad_norm)
         before = {k: v.clone() for k, v in network.state_dict().items()}
-        algorithm.step(line.name, line.terms, [batch], line.couples)
+        step(algorithm, line, batch)
         network.load_state_dict(before)  # the next line is compared at the same parameters
         theirs = {k: p.grad for k, p in twin.named_parameters()}
         for k, p in network.named_parameters():
             assert (p.grad is None) == (theirs[k] is None), k
             if p.grad is not None:
                 assert distance(p.grad, theirs[k]) < 1e-5, k
-        assert float(algorithm.sums[line.name].values[-1]) == pytest.approx(float(norm), rel=1e-5)
+        assert float(algorithm.stepper.sums[line.name].values[-1]) == pytest.approx(float(norm), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -93,10 +94,10 @@ def test_a_whole_naive_minibatch_has_the_loss_and_gradients_of_the_loops_step(na
     ],
 )
 def test_passes_are_counted(name: str, mflop: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench.Measurement, "forward_mflop", 61.0)
-    monkeypatch.setattr(bench, "matmul_gflops", lambda: 100.0)
-    monkeypatch.setattr(bench, "NAIVE_FRAMES", 8)
-    result = bench.Measurement(resolve(name, bench.GAME, preset="tiny")).run()
+    monkeypatch.setattr(measurement, "encoder_mflop", lambda network, shape: 61.0)
+    monkeypatch.setattr(measurement, "matmul_gflops", lambda: 100.0)
+    monkeypatch.setattr(measurement, "NAIVE_FRAMES", 8)
+    result = Measurement(resolve(name, bench.GAME, preset="tiny")).costs()
     assert result["mflop_per_step"] == pytest.approx(mflop)
     ms = result["ms_per_step"]
     assert ms["cycle"] == pytest.approx(sum(v for k, v in ms.items() if k != "cycle"))
@@ -108,8 +109,6 @@ def test_passes_are_counted(name: str, mflop: float, monkeypatch: pytest.MonkeyP
         share = mflop - 61 * encoders
         assert result["ratio"]["training_pass"] == pytest.approx(share / ms["policy"] / 100, rel=2e-3)
     assert result["matmul_gflops"] == pytest.approx(100)
-    assert result["stiffness"]["training_passes"] > 0
-    assert result["stiffness"]["seconds"] > 0
     assert all(v >= 0 for v in ms.values())
     assert (ms["auxiliary"] > 0) == bool(resolve(name, "maze").declared().auxiliary_phase)
     assert result["peak_memory_gb"] > 0.1
@@ -118,7 +117,7 @@ def test_passes_are_counted(name: str, mflop: float, monkeypatch: pytest.MonkeyP
 def test_the_papers_encoder_has_61_mflop() -> None:
     method, _ = declare("ppo")
     network = Network(method.networks, (64, 64, 3), 15, (16, 32, 32), 256)
-    assert bench.encoder_mflop(network, (64, 64, 3)) == pytest.approx(bench.FORWARD, rel=0.005)
+    assert measurement.encoder_mflop(network, (64, 64, 3)) == pytest.approx(measurement.FORWARD, rel=0.005)
 
 
 def test_the_command_prints_the_contract() -> None:
@@ -149,7 +148,7 @@ def test_freed_memory_is_kept() -> None:
     code = """
 import ctypes, sys
 import torch
-from dcpg.memory import keep_freed_memory
+from dcpg.machine.memory import keep_freed_memory
 if sys.argv[1] == "keep":
     keep_freed_memory()
 class Account(ctypes.Structure):  # struct mallinfo2
@@ -173,11 +172,17 @@ def test_minibatches_of_b_have_their_true_size_when_a_rollout_is_not_whole_minib
     num_envs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """4 segments of 16 steps, from as many rollouts as that takes."""
-    monkeypatch.setattr(bench, "matmul_gflops", lambda: 100.0)
+    monkeypatch.setattr(measurement, "matmul_gflops", lambda: 100.0)
     settings = {"env.num_envs": num_envs, "algorithm.minibatches": 2}
-    m = bench.Measurement(resolve("dcpg", bench.GAME, preset="tiny", settings=settings))
-    m.tau = with_targets(m.tau, m.method)
-    works = list(m.auxiliary())
+    m = Measurement(resolve("dcpg", bench.GAME, preset="tiny", settings=settings))
+    works = list(m.optimisation())
     (line,) = m.method.auxiliary_phase
-    assert len(m.rows(line, m.algorithm.B, 0)) == 4
-    assert [w.per_step for w in works if w.trains] == [6 / 64]
+    assert [len(batch.segments) for batch in m.load(line)] == [4]
+    assert [work.per_step for work in works if work.trains and work.part == "auxiliary"] == [6 / 64]
+
+
+def test_the_script_beside_the_page_measures_stiffness() -> None:
+    script = runpy.run_path(str(Path(__file__).parents[2] / "docs/measure_performance.py"))
+    passes, seconds = script["stiffness_cost"](Measurement(resolve("dcpg", bench.GAME, preset="tiny")))
+    assert passes > 0
+    assert seconds > 0
