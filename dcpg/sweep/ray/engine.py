@@ -13,10 +13,10 @@ from typing import Any
 
 from dcpg.config.schema import Config
 from dcpg.errors import BadInput, DcpgError, OutOfMemory, StorageFailed
-from dcpg.sweep.local import run_needs
 from dcpg.runs.status import is_running
 from dcpg.sweep.attempt import Attempt, Outcome, not_started
 from dcpg.sweep.directory import SweepDirectory
+from dcpg.sweep.local import run_needs
 from dcpg.sweep.plan import Job, one_per_label
 from dcpg.sweep.ray import cluster
 from dcpg.sweep.ray.task import DriverFile, carry_out
