@@ -1,6 +1,6 @@
 """Corridor: a small procedurally generated environment, and DCPG trained on it for a minute or two.
 
-A runner moves one cell to the right at every step and goes up, straight on or down. A wall stands at every fourth
+A runner moves one cell to the right at every step and goes up, straight on or down. There is a wall at every fourth
 column, with a gap of two cells. Passing a wall gives 1; running into it ends the episode; so does the last wall.
 The level's seed decides where the gaps are and which colours the level has.
 """
@@ -27,7 +27,7 @@ def level(seed: int) -> tuple[np.ndarray, np.ndarray]:
     gaps = np.empty(WALLS, np.int64)
     row = (ROWS - GAP) // 2
     for i in range(WALLS):
-        row = int(np.clip(row + rng.integers(-3, 4), 0, ROWS - GAP))  # always near enough to reach
+        row = int(np.clip(row + rng.integers(-3, 4), 0, ROWS - GAP))  # always close enough to be reached
         gaps[i] = row
     ground, wall, runner = rng.integers(0, 60, 3), rng.integers(80, 170, 3), rng.integers(190, 256, 3)
     return gaps, np.stack([ground, wall, runner]).astype(np.uint8)
@@ -50,14 +50,14 @@ class Corridor(gymnasium.vector.VectorEnv):
         self.rng = np.random.default_rng(seed)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
-        """New levels everywhere."""
+        """Start a new level in every environment."""
         if seed is not None:
             self.rng = np.random.default_rng(seed)
         self._begin(range(self.num_envs))
         return self._pictures(), {"level_seed": self.levels.copy()}
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict]:
-        """One cell further; an episode that ends begins anew at once (SAME_STEP)."""
+        """Move one cell; an episode that ends is reset in the same step (SAME_STEP)."""
         self.rows = np.clip(self.rows + np.asarray(actions) - 1, 0, ROWS - 1)
         self.columns += 1
         wall = self.columns // SPACING - 1
@@ -76,7 +76,7 @@ class Corridor(gymnasium.vector.VectorEnv):
             self.rows[n], self.columns[n] = ROWS // 2, 0
 
     def _pictures(self) -> np.ndarray:
-        """The runner in the second column of what is seen, two pixels a cell."""
+        """The observations: the runner is in the second column of the view, and a cell has two by two pixels."""
         kinds = np.zeros((self.num_envs, ROWS, VIEW), np.int64)  # 0 ground, 1 wall, 2 runner
         for n in range(self.num_envs):
             for x in range(VIEW):
@@ -89,16 +89,16 @@ class Corridor(gymnasium.vector.VectorEnv):
         small = self.colours[np.arange(self.num_envs)[:, None, None], kinds]
         return small.repeat(2, axis=1).repeat(2, axis=2)
 
-    # With these two, a stopped run goes on exactly where it was.
+    # With these two methods, a stopped run continues exactly where it was.
 
     def get_state(self) -> list[bytes]:
-        """Everything that decides the future."""
+        """Everything that determines the future."""
         arrays = io.BytesIO()
         np.save(arrays, np.stack([self.levels, self.rows, self.columns]), allow_pickle=False)
         return [arrays.getvalue(), json.dumps(self.rng.bit_generator.state).encode()]
 
     def set_state(self, state: list[bytes]) -> None:
-        """Go back to what `get_state` gave."""
+        """Go back to a state that `get_state` returned."""
         self.levels, self.rows, self.columns = np.load(io.BytesIO(state[0]), allow_pickle=False)
         self.rng.bit_generator.state = json.loads(state[1])
         for n in range(self.num_envs):
@@ -106,12 +106,12 @@ class Corridor(gymnasium.vector.VectorEnv):
 
 
 def make(num_envs: int, seed: int) -> Corridor:
-    """Training levels."""
+    """Environments with the training levels."""
     return Corridor(num_envs, seed, 0, TRAIN_LEVELS)
 
 
 def make_test(num_envs: int, seed: int) -> Corridor:
-    """Levels that training never shows."""
+    """Environments with levels that are not used in training."""
     return Corridor(num_envs, seed, TRAIN_LEVELS, LAST_LEVEL)
 
 
