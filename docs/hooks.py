@@ -1,6 +1,6 @@
-"""The documentation's site: brings in what lies beside `docs`, and turns links to it into links within the site.
+"""Adds files from the top of the repository to the site, and turns links to them into links within the site.
 
-So the same Markdown works on a code host, where links go from file to file of the repository.
+The same Markdown thus also works on a code host, where links point from file to file of the repository.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ LINK = re.compile(r"(\]\()([^)\s#]+)")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Files of the repository's top that the site has as well; mkdocs would take README.md for an index."""
+    """Add the files under names of their own: mkdocs would take README.md for an index."""
     for path, name in BESIDE.items():
         files.append(File.generated(config, name, content=(ROOT / path).read_text(encoding="utf-8")))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Every link from file to file, as a link from page to page."""
+    """Turn every link from file to file into a link from page to page."""
     name = page.file.src_uri
     in_repository = next((path for path, beside in BESIDE.items() if beside == name), f"docs/{name}")
     here = posixpath.dirname(in_repository)
@@ -40,12 +40,12 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         target = posixpath.normpath(posixpath.join(here, found[2]))
         in_site = BESIDE.get(target, target.removeprefix("docs/"))
         if "://" in found[2] or (in_site == target and not target.startswith("docs/")):
-            return found[0]  # of another site, or of a file that the site does not have: mkdocs will say so
+            return found[0]  # another site, or a file that the site does not have, which mkdocs reports
         return found[1] + posixpath.relpath(in_site, posixpath.dirname(name) or ".")
 
     return LINK.sub(moved, markdown)
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """An escaped bar in code in a table is a bar on code hosts; Python's Markdown leaves the backslash."""
+    """Remove the backslash of an escaped bar in the code of a table, as code hosts do; Python's Markdown keeps it."""
     return re.sub(r"<td.*?</td>", lambda cell: cell[0].replace("\\|", "|"), html, flags=re.DOTALL)
