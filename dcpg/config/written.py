@@ -64,11 +64,13 @@ def parse_written(plain: Mapping[str, Any], where: Path | str = "config.json") -
         raise BadInput(f"{where}: {error}") from None
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise BadInput(f"{where} is not a run's configuration ({type(error).__name__}: {error}).") from None
-    versions, preset, init = today.get("versions"), today.get("preset_values"), today.get("init")
+    versions, preset, init = today.get("versions"), today.get("preset_values", {}), today.get("init")
+    if not isinstance(preset, dict):
+        raise BadInput(f"{where}: preset_values is {preset!r}, not a table of settings.")
     return Written(
         plain=dict(plain),
         config=config,
-        preset_values=dict(preset) if isinstance(preset, dict) else {},
+        preset_values=dict(preset),
         init=str(init) if init else None,
         versions={str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {},
     )
