@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import platform
@@ -84,7 +85,7 @@ def from_json(plain: Mapping[str, Any], where: Path | str = "config.json") -> Co
 def to_write(config: Config, init: Path | None) -> dict[str, Any]:
     """The data of a new run's config.json."""
     preset = json.loads(json.dumps(PRESETS[config.preset]))
-    own = {"preset_values": preset, "init": str(init) if init else None, "versions": versions()}
+    own = {"preset_values": preset, "init": str(init) if init else None, "versions": dict(versions())}
     return {"schema": SCHEMA, **config.to_json(), **own}
 
 
@@ -118,6 +119,7 @@ def _check_complete(values: Mapping[str, Any], section: type[Section], prefix: s
         raise BadInput(f"{prefix}{name} is missing.")
 
 
+@functools.cache
 def versions() -> dict[str, str]:
     """The versions of what computes a run."""
     from importlib.metadata import version

@@ -19,6 +19,7 @@ from dcpg.analysis import analyse as offline
 from dcpg.analysis.pictures import hardest_and_easiest
 from dcpg.analysis.sample import rollouts
 from dcpg.config.resolve import resolve
+from dcpg.core.observer import LoopObserver
 from dcpg.core.rollout import Rollout
 from dcpg.core.stiffness import stiffness
 from dcpg.core.wrong_actions import MOVES, NO_OP, SPECIAL_ACTIONS, Counts, believed_actions
@@ -29,9 +30,9 @@ from dcpg.runs import export
 from dcpg.runs.agent import load_agent
 from dcpg.storage.rows import read_rows
 from dcpg.storage.rundir import RunDirectory
-from dcpg.training import measure as analysis
+from dcpg.training.measure import Measurements
 from tests.cli.test_cli import run as command
-from tests.small import declare, in_training, network_of, rollout_of
+from tests.small import ACTIONS, declare, in_training, network_of, rollout_of
 from tests.synthetic import rows_of
 
 TINY = {"evaluation.every": 2, "evaluation.episodes": 4, "evaluation.max_steps": 60}
@@ -131,18 +132,19 @@ def test_special_actions_do_something_where_it_is_said(game: str) -> None:
 def test_the_hook_sees_each_rollout_once_at_the_parameters_that_acted(name: str) -> None:
     seen = []
 
-    def look(tau: Rollout) -> None:
-        log_policies = torch.stack([algorithm.actor.log_policy(frames.numpy()) for frames in tau.frames[:-1]])
-        now = log_policies.gather(2, tau.actions[..., None]).squeeze(2)
-        seen.append(float((now - tau.log_probs).abs().max()))
+    class Looking(LoopObserver):
+        def before_update(self, tau: Rollout) -> None:
+            actor = algorithm.collector.actor
+            log_policies = torch.stack([actor.log_policy(frames.numpy()) for frames in tau.frames[:-1]])
+            now = log_policies.gather(2, tau.actions[..., None]).squeeze(2)
+            seen.append(float((now - tau.log_probs).abs().max()))
 
-    algorithm = in_training(name)
-    algorithm.before_update = look
+    algorithm = in_training(name, observer=Looking())
     for _ in range(4):
         algorithm.rollout()
     assert len(seen) == 4
     assert max(seen) < 1e-6
-    moved = algorithm.actor.log_policy(torch.zeros(1, 16, 16, 3, dtype=torch.uint8).numpy())
+    moved = algorithm.collector.actor.log_policy(torch.zeros(1, 16, 16, 3, dtype=torch.uint8).numpy())
     assert float((moved - moved.mean()).abs().max()) > 1e-4  # the policy did learn in between
 
 
@@ -151,14 +153,18 @@ def test_live_columns_equal_the_analyses_themselves() -> None:
     method, _ = declare("ddcpg")
     network = network_of(method)
     tau = rollout_of(method, network, dead=True)
-    row = analysis.live(config, method, network, tau, lambda: None)
+    measurements = Measurements(config, network, ACTIONS)
+    assert measurements.measure(tau, 0, lambda: None)
+    row = measurements.columns
     keep = tau.valid.flatten()
     frames, returns = tau.frames[:-1].flatten(0, 1)[keep], tau.returns["value"].flatten()[keep]
     expected = stiffness(network, "value", frames, returns, 100)
     assert row["stiffness_states"] == expected.states == 23
     assert row["stiffness"] == pytest.approx(expected.stiffness, abs=1e-7)
     assert row["ood_actions"] == pytest.approx(believed_actions(network, tau, "own:test", 5, 9).counts.mean)
-    assert analysis.live(resolve("ddcpg", "bigfish"), method, network, tau, lambda: None) == {}
+    unasked = Measurements(resolve("ddcpg", "bigfish"), network, ACTIONS)
+    assert not unasked.measure(tau, 0, lambda: None)
+    assert unasked.columns == {}
 
 
 def test_ood_actions_need_a_discriminator() -> None:

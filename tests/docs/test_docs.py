@@ -166,7 +166,7 @@ def test_the_table_of_methods_is_the_table_of_methods() -> None:
 def test_the_readme_explains_every_term() -> None:
     rows = table_rows(section(ROOT / "README.md", "Methods"))
     explained = [term for row in rows if len(row) == 2 for term in terms_in(row[0])]
-    used = {term for name in METHODS for terms in resolve(name, "bigfish").declared().steps.values() for term in terms}
+    used = {term for name in METHODS for terms in resolve(name, "bigfish").declared().adams.values() for term in terms}
     assert sorted(explained) == sorted(used)
 
 
@@ -219,7 +219,7 @@ def test_a_methods_page_lists_its_settings_and_metrics(name: str) -> None:
     ]
     expected += [["`levels_scored`"], ["`levels_top_probability`"]] if config.levels.sampler != "uniform" else []
     expected += [["`augmentation`"]] if config.augment != "none" else []
-    for adam, terms in config.declared().steps.items():
+    for adam, terms in config.declared().adams.items():
         for term, (weight, _) in terms.items():
             scaled = [f"`{adam}.{term}.scaled`", f"the same times its weight, {weight:g}"]
             expected += [[f"`{adam}.{term}`"], scaled]
@@ -232,7 +232,7 @@ def test_a_methods_page_lists_its_settings_and_metrics(name: str) -> None:
 def test_a_methods_page_gives_the_equation_of_every_term(name: str) -> None:
     rows = table_rows(section(DOCS / "methods" / f"{name}.md", "What it minimises"))
     explained = [row[0] for row in rows if terms_in(row[0]) == [row[0]]]
-    steps = resolve(name, "bigfish").declared().steps.values()
+    steps = resolve(name, "bigfish").declared().adams.values()
     assert sorted(explained) == sorted({term for terms in steps for term in terms})
 
 
@@ -413,7 +413,7 @@ def test_the_commands_of_combining_resolve() -> None:
     assert {config.augment for config in configs} >= {"none", "ucb", "crop"}
     assert {config.levels.sampler for config in configs} == {"uniform", "prioritised"}
     for config in configs:
-        assert (config.declared().augmenter is not None) == (config.augment != "none")
+        assert (config.declared().augmented) == (config.augment != "none")
 
 
 def test_what_combining_calls_refused_is_refused() -> None:

@@ -43,12 +43,12 @@ def drop(pattern: str) -> Callable[[list[Row]], None]:
 
 
 LEFT_OUT = [
-    (put(1, train_return="high"), "left out: eval.jsonl, row 2: train_return has the value 'high' (expected `float`, got `str`)."),
-    (put(1, test_true_value=None), "left out: eval.jsonl, row 2: test_true_value has the value None (expected `float`, got `null`)."),
-    (put(2, test_return=math.nan), "left out: eval.jsonl, row 3: test_return has the value nan (expected `float` >= -1e+100)."),
-    (put(0, train_predicted_value=math.inf), "row 1: train_predicted_value has the value inf (expected `float` <= 1e+100)."),
-    (put(0, train_predicted_value=10**400), "row 1: train_predicted_value has the value 1000000000000000000000000000000000000... (number out of range)."),
-    (put(2, test_returns=[1e300] * 3, test_return=1e300), "row 3: test_return has the value 1e+300 (expected `float` <= 1e+100)."),
+    (put(1, train_return="high"), "left out: eval.jsonl, row 2: train_return has the value 'high'"),
+    (put(1, test_true_value=None), "left out: eval.jsonl, row 2: test_true_value has the value None"),
+    (put(2, test_return=math.nan), "left out: eval.jsonl, row 3: test_return has the value nan"),
+    (put(0, train_predicted_value=math.inf), "row 1: train_predicted_value has the value inf"),
+    (put(0, train_predicted_value=10**400), "row 1: train_predicted_value has the value 10000000000"),
+    (put(2, test_returns=[1e300] * 3, test_return=1e300), "row 3: test_return has the value 1e+300"),
     (put(2, train_return=True), "row 3: train_return has the value True (expected `float`, got `bool`)."),
     (put(2, train_return=17.25), "left out: eval.jsonl, row 3: train_return is 17.25, but its episodes' mean is "),
     (put(2, test_returns=[]), "row 3: test_returns and test_levels are not lists of equal length."),
