@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["analyse", "evaluate", "load", "resume", "train"]
+__all__ = ["analyse", "evaluate", "export", "load", "record", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:  # lazy: `import dcpg` and `dcpg --help` need not wait for torch

@@ -6,7 +6,6 @@ import json
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 from dcpg.config.resolve import resolve
 from dcpg.config.schema import Config
 from dcpg.config.written import to_write
-from dcpg.training.trainer import versions
 
 PAPER_STEPS = 24_985_600  # 1,525 rollouts of 64 x 256
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
@@ -43,11 +41,6 @@ class Run:
 
     def column(self, name: str) -> list[tuple[int, float]]:
         return [(row["steps"], row[name]) for row in self.rows]
-
-
-@cache
-def written_versions() -> dict[str, str]:
-    return versions()
 
 
 def configuration(method: str, game: str, seed: int, *, threads: int = 2, **more: Any) -> Config:
@@ -118,7 +111,7 @@ def write(
     """Write the files that the report reads, marked as synthetic; `changed` goes into config.json."""
     path.mkdir(parents=True)
     (path / "SYNTHETIC").write_text("Made of seeded numbers by the tests; never trained.\n")
-    plain = to_write(config, None, written_versions()) | changed
+    plain = to_write(config, None) | changed
     (path / "config.json").write_text(json.dumps(plain, indent=2) + "\n")
     (path / "eval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     if metrics:

@@ -23,7 +23,7 @@ from dcpg.core.stiffness import parameters_of, states_and_targets, stiffness
 from dcpg.core.wrong_actions import HEAD, believed_actions
 from dcpg.envs.procgen import ALL_LEVELS
 from dcpg.errors import BadInput, StorageFailed, unknown
-from dcpg.runs.agent import Agent, load
+from dcpg.runs.agent import Agent, load_agent
 from dcpg.runs.records import STIFFNESS, read_run
 from dcpg.seeding import key
 from dcpg.storage.files import dump, write_atomic
@@ -62,7 +62,7 @@ def analyse(
     if analysis == "values":
         result = about | values_of(run)
     else:
-        agent = load(directory, at, maker)
+        agent = load_agent(directory, at, maker)
         about["steps"] = agent.steps
         if analysis == "levels":
             result = about | levels_of(agent, levels or LEVELS, episodes or EPISODES, show)

@@ -49,13 +49,10 @@ def analyse(
 
     The result is written to DIR/analysis as JSON and as a picture; `dcpg report` uses it.
     """
-    from dcpg.analysis.analyse import analyse as measure
+    from dcpg import api
 
-    def show(text: str) -> None:
-        if not as_json:
-            print(text)
-
-    result = measure(directory, analysis.value, states, levels, episodes, at, show=show)
+    quiet = {} if as_json else {"show": print}
+    result = api.analyse(directory, analysis.value, states=states, levels=levels, episodes=episodes, at=at, **quiet)
     if as_json:
         print(json.dumps(result))
         return

@@ -38,7 +38,8 @@ Set = Annotated[
 
 
 At = Annotated[
-    int | None, typer.Option(help="Weights at so many steps (a milestone; 0: untrained) instead of the newest ones.")
+    int | None,
+    typer.Option(help="Use the weights at this number of steps (a milestone; 0: untrained) instead of the newest."),
 ]
 
 

@@ -45,8 +45,8 @@ def report(
 
     Example:  dcpg report runs table1 figure4 --out paper
     """
-    from dcpg.report.statistics import PROCGEN_RANGES, RANGES
-    from dcpg.report.write import NAMES, write_report
+    from dcpg import api
+    from dcpg.report.write import NAMES
 
     names = [word for word in given if word in NAMES and not Path(word).is_dir()]
     directories = [Path(word) for word in given if word not in names]
@@ -55,17 +55,12 @@ def report(
             raise unknown("run, table or figure", word, NAMES)
     if not directories:
         raise BadInput("Name at least one run or folder of runs, for example: dcpg report runs table1")
-    chosen = RANGES if ranges is Ranges.rliable else PROCGEN_RANGES
     if not watch:
-        print_report(write_report(directories, out, names, chosen), out)
+        print_report(api.report(*directories, out=out, names=names, ranges=ranges.value), out)
         return
     if names:
         raise BadInput("--watch shows the whole page; leave the names out.")
-    from dcpg.report.serve import serve_report
-    from dcpg.runs.records import Cache
-
-    cache: Cache = {}
-    serve_report(directories, out, port, lambda draw: write_report(directories, out, (), chosen, draw, cache))
+    api.watch_report(*directories, out=out, ranges=ranges.value, port=port)
 
 
 def print_report(made: Report, out: Path) -> None:

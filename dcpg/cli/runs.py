@@ -29,18 +29,12 @@ def evaluate(
 
     On a finished run, train and test repeat its last evaluation exactly.
     """
-    from dcpg.machine.estimate import playing
-    from dcpg.runs.agent import load
-    from dcpg.runs.evaluate import evaluate_agent, half_width, level_range
+    from dcpg import api
+    from dcpg.runs.evaluate import half_width
     from dcpg.storage.rows import SPLITS
-    from dcpg.text import duration
 
-    agent = load(directory, at)
-    if not as_json:
-        given = levels not in SPLITS
-        count = len(level_range(levels)) if given else episodes or agent.config.evaluation.episodes
-        print(f"{count} episodes on this machine: about {duration(playing(agent.actor, agent.shape, count))}.")
-    result = evaluate_agent(agent, levels, episodes, greedy)
+    quiet = {} if as_json else {"show": print}
+    result = api.evaluate(directory, levels=levels, episodes=episodes, greedy=greedy, at=at, **quiet)
     if as_json:
         print(json.dumps(result))
         return
@@ -68,21 +62,12 @@ def record(
     Beside each game, the video shows the return so far, the value estimate V(s) and its curve (in normalised rewards,
     as in training), and the policy with the action that was taken.
     """
-    from dcpg.machine.estimate import playing
-    from dcpg.runs import video
-    from dcpg.runs.agent import load
-    from dcpg.runs.evaluate import recorded_levels
-    from dcpg.text import duration
+    from dcpg import api
 
-    target = out if out is not None else directory / "replay.mp4"
-    agent = load(directory, at)
-    video.check_target(target)
-    chosen = recorded_levels(agent, levels)
-    print(f"{len(chosen)} episodes on this machine: about {duration(playing(agent.actor, agent.shape, len(chosen)))}.")
-    played = video.record(agent, chosen, target)
-    for level, value, length in zip(chosen, played.returns, played.lengths, strict=True):
+    made = api.record(directory, levels=levels, at=at, out=out, show=print)
+    for level, value, length in zip(made.levels, made.returns, made.lengths, strict=True):
         print(f"level {level}: return {value:g} in {length} steps")
-    print(f"Video: {target}")
+    print(f"Video: {made.video}")
 
 
 @app.command()
@@ -97,8 +82,8 @@ def export(
     """
     import shlex
 
-    from dcpg.runs.export import write
+    from dcpg import api
 
-    folder = write(directory, out, at, print)
+    folder = api.export(directory, out=out, at=at, show=print)
     print(f"Export: {folder}")
     print(f"To publish it, with Hugging Face's own client: hf upload USER/NAME {shlex.quote(str(folder))}")

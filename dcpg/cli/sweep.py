@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,8 +15,7 @@ from dcpg.errors import BadInput
 from dcpg.torchrun import processes
 
 if TYPE_CHECKING:
-    from dcpg.sweep.engine import Engine
-    from dcpg.sweep.plan import Job
+    pass
 
 
 class EngineName(StrEnum):
@@ -71,39 +69,26 @@ def sweep(
         raise BadInput(f"One sweep at a time; got {' '.join(given)}.")
     if as_json:
         raise BadInput("--json goes with `dcpg sweep status DIR`.")
-    if address is not None and engine is not EngineName.ray:
-        raise BadInput("--address goes with --engine ray.")
     from rich.console import Console
 
+    from dcpg import api
     from dcpg.cli.sweep_display import SweepDisplay
-    from dcpg.sweep.driver import Driver
     from dcpg.sweep.dry_run import describe, estimate_sweep
     from dcpg.sweep.plan import read
 
-    plan = read(given[0], parse_settings(settings))
-    root = out if out is not None else Path("sweeps") / plan.name
+    options = parse_settings(settings)
     if dry_run:
+        plan = read(given[0], options)
+        root = out if out is not None else Path("sweeps") / plan.name
         for line in describe(plan, root, estimate_sweep(plan, root)):
             print(line)
         return
-    words = ["dcpg", "sweep", given[0], *(["--engine", engine.value] if engine is not EngineName.local else [])]
-    words += [word for pair in settings or [] for word in ("--set", pair)]
-    words += [*(["--address", address] if address is not None else []), *(["--out", str(out)] if out else [])]
-    driver = Driver(plan, root, SweepDisplay(Console()))
-    now = driver.run(_engine_factory(engine, root, address), shlex.join(words), retry)
-    print(f"All {len(now.runs)} runs are done, in {root}.")
-    print(f"Next: dcpg report {shlex.quote(str(root))}")
-
-
-def _engine_factory(engine: EngineName, root: Path, address: str | None) -> Callable[[Sequence[Job]], Engine]:
-    """The driver makes the engine itself, once it knows which runs are left."""
-    if engine is EngineName.local:
-        from dcpg.sweep.local import LocalEngine
-
-        return LocalEngine
-    from dcpg.sweep.ray.engine import RayEngine
-
-    return lambda jobs: RayEngine(root.absolute(), jobs, address)
+    done = api.sweep(
+        given[0], out=out, engine=engine.value, address=address, settings=options, retry=retry,
+        observer=SweepDisplay(Console()),
+    )  # fmt: skip
+    print(f"All {len(done.view.runs)} runs are done, in {done.directory}.")
+    print(f"Next: dcpg report {shlex.quote(str(done.directory))}")
 
 
 def status(directory: Path, as_json: bool) -> None:

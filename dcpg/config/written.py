@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import platform
@@ -64,11 +65,13 @@ def parse_written(plain: Mapping[str, Any], where: Path | str = "config.json") -
         raise BadInput(f"{where}: {error}") from None
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise BadInput(f"{where} is not a run's configuration ({type(error).__name__}: {error}).") from None
-    versions, preset, init = today.get("versions"), today.get("preset_values"), today.get("init")
+    versions, preset, init = today.get("versions"), today.get("preset_values", {}), today.get("init")
+    if not isinstance(preset, dict):
+        raise BadInput(f"{where}: preset_values is {preset!r}, not a table of settings.")
     return Written(
         plain=dict(plain),
         config=config,
-        preset_values=dict(preset) if isinstance(preset, dict) else {},
+        preset_values=dict(preset),
         init=str(init) if init else None,
         versions={str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {},
     )
@@ -82,7 +85,7 @@ def from_json(plain: Mapping[str, Any], where: Path | str = "config.json") -> Co
 def to_write(config: Config, init: Path | None) -> dict[str, Any]:
     """The data of a new run's config.json."""
     preset = json.loads(json.dumps(PRESETS[config.preset]))
-    own = {"preset_values": preset, "init": str(init) if init else None, "versions": versions()}
+    own = {"preset_values": preset, "init": str(init) if init else None, "versions": dict(versions())}
     return {"schema": SCHEMA, **config.to_json(), **own}
 
 
@@ -116,6 +119,7 @@ def _check_complete(values: Mapping[str, Any], section: type[Section], prefix: s
         raise BadInput(f"{prefix}{name} is missing.")
 
 
+@functools.cache
 def versions() -> dict[str, str]:
     """The versions of what computes a run."""
     from importlib.metadata import version

@@ -97,7 +97,8 @@ class Algorithm:
         at, B, shared = self.cursor, self.B, dict[str, Callable[[], Large]]()
         for number, kept in B.rollouts.items():
             shared[f"rollout-{number:08d}.frames"] = partial(getattr, kept, "segments")
-            shared[f"kept-{number:08d}.safetensors"] = partial(getattr, kept, "tensors")
+            if self.tau is None or number != at.rollout:  # what B keeps of tau is in tau's own file
+                shared[f"kept-{number:08d}.safetensors"] = partial(getattr, kept, "tensors")
         if self.tau is not None:
             shared[f"rollout-{at.rollout:08d}.frames"] = partial(getattr, self.tau, "segments")
             shared[f"rollout-{at.rollout:08d}.safetensors"] = self.tau.tensors

@@ -61,7 +61,7 @@ class Agent:
         return chosen[0] if single else chosen
 
 
-def load(directory: str | Path, at: int | None = None, maker: EnvMaker | None = None) -> Agent:
+def load_agent(directory: str | Path, at: int | None = None, maker: EnvMaker | None = None) -> Agent:
     """The agent of a run: its newest valid checkpoint, the milestone at `at` steps, or the untrained agent (0).
 
     A folder written by `dcpg export` holds the weights of one moment only.

@@ -22,7 +22,7 @@ from dcpg.envs.procgen import ALL_LEVELS
 from dcpg.errors import BadInput, NoValidCheckpoint, StorageFailed
 from dcpg.methods import METHODS
 from dcpg.runs import video
-from dcpg.runs.agent import Agent, load
+from dcpg.runs.agent import Agent, load_agent
 from dcpg.runs.evaluate import evaluate_agent, half_width, recorded_levels
 from dcpg.storage.files import dump, fsync_dir, write_durable
 from dcpg.storage.rows import SPLITS, Evaluation, read
@@ -53,7 +53,7 @@ def write(
         raise BadInput("The untrained agent is not exported: its weights follow from the seed alone.")
     target = Path(os.path.abspath(out if out is not None else directory / "export"))
     check_target(target)
-    agent = None if written.config.game.startswith(OWN) else load(directory, at)
+    agent = None if written.config.game.startswith(OWN) else load_agent(directory, at)
     moment = agent.moment if agent is not None else find(run, written.config, at)
     files = {
         WEIGHTS: _checked(moment, directory),

@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, Self, TypeVar
@@ -64,7 +65,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         fixed = {name: plain[name] for name in cls.__struct_fields__ if name in plain and name != "more"}
         rest = {name: value for name, value in plain.items() if name not in fixed}
         row = _convert({**fixed, "more": rest}, cls)
-        _check_finite([row.reward_variance, *row.episode_returns, *row.more.values()])
+        _check_finite({**fixed, **rest})
         return row
 
 
@@ -114,7 +115,7 @@ def _check_split(split: Split, name: str) -> None:
     returns, levels = split.returns, split.levels
     if not returns or levels is None or len(returns) != len(levels):
         raise ValueError(f"{name}_returns and {name}_levels are not lists of equal length")
-    _check_finite([split.mean, *returns, split.predicted_value, split.true_value, split.true_value_own_gamma])
+    _check_finite({f"{name}_{column}": value for column, value in _columns(split).items()})
     mean = sum(returns) / len(returns)
     if not math.isclose(split.mean, mean, rel_tol=1e-6, abs_tol=1e-6):
         raise ValueError(f"{name}_return is {split.mean:g}, but its episodes' mean is {mean:g}")
@@ -192,17 +193,30 @@ def _columns(row: msgspec.Struct) -> dict[str, Any]:
 
 
 def _convert(plain: Mapping[str, Any], kind: type[S], prefix: str = "") -> S:
-    """Checked by type and bounds; the message names the column."""
+    """A struct from its columns, checked by type and bounds; the message names the column and its value."""
     try:
         return msgspec.convert(dict(plain), kind)
     except msgspec.ValidationError as error:
-        raise ValueError(str(error).replace("`$.", f"`{prefix}").replace("field `", f"field `{prefix}")) from None
+        if (missing := re.search(r"missing required field `(\w+)`", str(error))) is not None:
+            raise ValueError(f"{prefix}{missing[1]} is missing") from None
+        found = re.fullmatch(r"(.*) - at `\$\.(\w+)(?:\[(\d+)\])?.*`", str(error))
+        if found is None:
+            raise ValueError(str(error)) from None
+        expected, column, index = found.groups()
+        value = plain[column][int(index)] if index is not None else plain[column]
+        raise ValueError(f"{prefix}{column} has the value {_shown(value)} ({expected.lower()})") from None
 
 
-def _check_finite(values: list[Any]) -> None:
-    for value in values:
-        if isinstance(value, int | float) and not abs(value) <= LARGEST:
-            raise ValueError(f"{value:g} is not a number")
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _check_finite(columns: Mapping[str, Any]) -> None:
+    for name, value in columns.items():
+        for number in value if isinstance(value, list) else (value,):
+            if isinstance(number, int | float) and not abs(number) <= LARGEST:
+                raise ValueError(f"{name} has the value {_shown(number)}, which is not a number")
 
 
 # -- files

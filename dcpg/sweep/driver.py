@@ -46,6 +46,18 @@ class SweepObserver(Protocol):
     def close(self) -> None: ...
 
 
+class SilentSweepObserver:
+    """Shows nothing."""
+
+    def start(self, plan: Plan, where: str) -> None: ...
+
+    def update(self, now: SweepView) -> None: ...
+
+    def message(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Driver:
     """Carries out one sweep in one directory."""
 

@@ -39,13 +39,18 @@ def start(
     init: Path | None = None,
 ) -> Run:
     """Train a new run in the directory `out`, from the weights of the run `init` if one is given."""
-    ranks = _join(config)
+    ranks, needs = _join(config), known_needs(config)
+    if needs is not None:
+        ranks.first_does(lambda: check_room(needs, config, out))
     directory = RunDirectory(out, ranks.first)
     ranks.first_does(directory.prepare)
     ranks.first_does(directory.lock.acquire)
     try:
         ranks.first_does(directory.create)
-        trainer = _trainer(config, directory, maker, observer, ranks)
+        trainer = Trainer(config, directory, maker, observer, ranks, needs=needs)
+        if needs is None:  # your own environment must be made before its sizes are known
+            _check_room_of(trainer)
+        _announce(trainer)
         if init is not None:
             try:
                 load_weights(trainer.network, newest_weights(init))
@@ -91,22 +96,12 @@ def resume(
         directory.lock.release()
 
 
-def _trainer(
-    config: Config, directory: RunDirectory, maker: EnvMaker | None, observer: RunObserver | None, ranks: Ranks
-) -> Trainer:
-    """A trainer that this machine has room for; the user's environment must be made before its sizes are known."""
-    needs = known_needs(config)
-    if needs is not None:
-        ranks.first_does(lambda: check_room(needs, config, directory.path))
-    trainer = Trainer(config, directory, maker, observer, ranks, needs=needs)
-    if needs is None:
-        try:
-            check_room(trainer.needs, config, directory.path)
-        except BadInput:
-            trainer.env.close()
-            raise
-    _announce(trainer)
-    return trainer
+def _check_room_of(trainer: Trainer) -> None:
+    try:
+        check_room(trainer.needs, trainer.config, trainer.directory.path)
+    except BadInput:
+        trainer.env.close()
+        raise
 
 
 def _announce(trainer: Trainer) -> None:

@@ -19,6 +19,7 @@ from dcpg.analysis import analyse as offline
 from dcpg.analysis.pictures import hardest_and_easiest
 from dcpg.analysis.sample import rollouts
 from dcpg.config.resolve import resolve
+from dcpg.core.observer import LoopObserver
 from dcpg.core.rollout import Rollout
 from dcpg.core.stiffness import stiffness
 from dcpg.core.wrong_actions import MOVES, NO_OP, SPECIAL_ACTIONS, Counts, believed_actions
@@ -26,12 +27,12 @@ from dcpg.envs.procgen import GAMES, Procgen
 from dcpg.errors import BadInput
 from dcpg.methods import METHODS
 from dcpg.runs import export
-from dcpg.runs.agent import load
+from dcpg.runs.agent import load_agent
 from dcpg.storage.rows import read_rows
 from dcpg.storage.rundir import RunDirectory
-from dcpg.training import measure as analysis
+from dcpg.training.measure import Measurements
 from tests.cli.test_cli import run as command
-from tests.small import declare, in_training, network_of, rollout_of
+from tests.small import ACTIONS, declare, in_training, network_of, rollout_of
 from tests.synthetic import rows_of
 
 TINY = {"evaluation.every": 2, "evaluation.episodes": 4, "evaluation.max_steps": 60}
@@ -131,18 +132,19 @@ def test_special_actions_do_something_where_it_is_said(game: str) -> None:
 def test_the_hook_sees_each_rollout_once_at_the_parameters_that_acted(name: str) -> None:
     seen = []
 
-    def look(tau: Rollout) -> None:
-        log_policies = torch.stack([algorithm.actor.log_policy(frames.numpy()) for frames in tau.frames[:-1]])
-        now = log_policies.gather(2, tau.actions[..., None]).squeeze(2)
-        seen.append(float((now - tau.log_probs).abs().max()))
+    class Looking(LoopObserver):
+        def before_update(self, tau: Rollout) -> None:
+            actor = algorithm.collector.actor
+            log_policies = torch.stack([actor.log_policy(frames.numpy()) for frames in tau.frames[:-1]])
+            now = log_policies.gather(2, tau.actions[..., None]).squeeze(2)
+            seen.append(float((now - tau.log_probs).abs().max()))
 
-    algorithm = in_training(name)
-    algorithm.before_update = look
+    algorithm = in_training(name, observer=Looking())
     for _ in range(4):
         algorithm.rollout()
     assert len(seen) == 4
     assert max(seen) < 1e-6
-    moved = algorithm.actor.log_policy(torch.zeros(1, 16, 16, 3, dtype=torch.uint8).numpy())
+    moved = algorithm.collector.actor.log_policy(torch.zeros(1, 16, 16, 3, dtype=torch.uint8).numpy())
     assert float((moved - moved.mean()).abs().max()) > 1e-4  # the policy did learn in between
 
 
@@ -151,14 +153,18 @@ def test_live_columns_equal_the_analyses_themselves() -> None:
     method, _ = declare("ddcpg")
     network = network_of(method)
     tau = rollout_of(method, network, dead=True)
-    row = analysis.live(config, method, network, tau, lambda: None)
+    measurements = Measurements(config, network, ACTIONS)
+    assert measurements.measure(tau, 0, lambda: None)
+    row = measurements.columns
     keep = tau.valid.flatten()
     frames, returns = tau.frames[:-1].flatten(0, 1)[keep], tau.returns["value"].flatten()[keep]
     expected = stiffness(network, "value", frames, returns, 100)
     assert row["stiffness_states"] == expected.states == 23
     assert row["stiffness"] == pytest.approx(expected.stiffness, abs=1e-7)
     assert row["ood_actions"] == pytest.approx(believed_actions(network, tau, "own:test", 5, 9).counts.mean)
-    assert analysis.live(resolve("ddcpg", "bigfish"), method, network, tau, lambda: None) == {}
+    unasked = Measurements(resolve("ddcpg", "bigfish"), network, ACTIONS)
+    assert not unasked.measure(tau, 0, lambda: None)
+    assert unasked.columns == {}
 
 
 def test_ood_actions_need_a_discriminator() -> None:
@@ -184,18 +190,18 @@ def test_measuring_changes_nothing_else(tmp_path: Path) -> None:
 
 
 def test_fresh_rollouts_do_not_touch_the_agent(ddcpg_run: Path) -> None:
-    agent = load(ddcpg_run)
+    agent = load_agent(ddcpg_run)
     before = agent.normaliser.state()
     taus = list(rollouts(agent, 300))
     assert [len(tau) for tau in taus] == [128, 128, 128]
     assert agent.normaliser.state() == before
     assert set(torch.cat([tau.levels.flatten() for tau in taus]).tolist()) <= set(range(200))
-    again = list(rollouts(load(ddcpg_run), 300))
+    again = list(rollouts(load_agent(ddcpg_run), 300))
     assert all(torch.equal(a.frames, b.frames) for a, b in zip(taus, again, strict=True))
 
 
 def test_stiffness_of_a_run(ddcpg_run: Path) -> None:
-    agent = load(ddcpg_run)
+    agent = load_agent(ddcpg_run)
     found = offline.stiffness_of(agent, RunDirectory(ddcpg_run), 200)
     taus = list(rollouts(agent, 200))
     frames = torch.cat([tau.frames[:-1].flatten(0, 1) for tau in taus])[:200]
@@ -220,7 +226,7 @@ def test_values_are_those_of_the_evaluations(ddcpg_run: Path) -> None:
 
 
 def test_levels_are_played_once_each(ddcpg_run: Path) -> None:
-    agent = load(ddcpg_run)
+    agent = load_agent(ddcpg_run)
     agent.config = dataclasses.replace(
         agent.config, evaluation=dataclasses.replace(agent.config.evaluation, max_steps=60)
     )
@@ -281,7 +287,7 @@ def test_what_cannot_be_analysed_is_refused_in_a_sentence(tmp_path: Path, capsys
     row = rows_of(resolve("dcpg", "bigfish", preset="tiny", steps=128), random.Random(0), rollouts=(1,))[0]
     (out / "eval.jsonl").write_text(json.dumps(row | {"train_return": "much"}) + "\n")
     code, _, said = command(capsys, "analyse", "values", str(out))
-    assert (code, "eval.jsonl, row 1: Expected `float`, got `str` - at `train_return`" in said) == (2, True)
+    assert (code, "eval.jsonl, row 1: train_return has the value" in said) == (2, True)
     assert not (out / "analysis").exists()
 
 

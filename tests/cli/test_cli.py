@@ -50,7 +50,7 @@ def test_methods_and_games(capsys: pytest.CaptureFixture[str]) -> None:
 def test_explain_shows_every_term_with_equation_and_source(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "explain", name)
     assert code == 0
-    terms = {term for terms in resolve(name, "bigfish").declared().steps.values() for term in terms}
+    terms = {term for terms in resolve(name, "bigfish").declared().adams.values() for term in terms}
     for term in terms:
         assert f"  {term} " in out
     chosen = {"ucb-drac": ["argmax Q + c sqrt(ln N / n)"], "plr": ["(1 - rho) P_S + rho P_C"]}.get(name, [])

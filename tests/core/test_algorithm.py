@@ -126,6 +126,19 @@ def test_b_never_aliases_a_live_rollout() -> None:
     assert before.max() > 0
 
 
+@pytest.mark.parametrize("name", [name for name, phasic in PHASIC.items() if phasic])
+def test_b_keeps_exactly_what_the_method_says(name: str) -> None:
+    algorithm = in_training(name, N_pi=3)
+    algorithm.rollout()
+    (kept,) = algorithm.B.rollouts.values()
+    symbols = {"actions": {"a"}, "crosses": {"done"}, "valid": set()}
+    several = len(algorithm.method.targets) > 1
+    for head in algorithm.method.targets:
+        symbols[f"returns/{head}"] = {f"R_{algorithm.method.encoder_of(head)}" if several else "R"}
+    assert set.union({"s"}, *(symbols[tensor] for tensor in kept.tensors)) == set(algorithm.method.keep)
+    assert len(kept.segments) == N
+
+
 def test_old_values_are_those_recorded_while_acting() -> None:
     algorithm = in_training("dcpg")
     tau = algorithm.collector.sample(0)

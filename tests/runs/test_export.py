@@ -142,7 +142,7 @@ def commanded(
 
     found: list[Config] = []
     monkeypatch.setattr(launch, "start", start)
-    monkeypatch.setattr("dcpg.cli.train.announce", lambda *_: None)  # it measures, which takes time
+    monkeypatch.setattr("dcpg.training.start._announce", lambda *_: None)  # it measures, which takes time
     monkeypatch.chdir(tmp_path)
     program, *arguments = shlex.split(words)
     assert program == "dcpg"

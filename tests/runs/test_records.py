@@ -61,7 +61,7 @@ def test_your_own_environment_may_have_other_levels_and_no_unseen_ones(tmp_path:
     for row in rows:
         row |= {name.replace("train_", "test_"): value for name, value in row.items() if name.startswith("train_")}
         del row["train_return"]
-    with pytest.raises(BadInput, match=r"eval\.jsonl, row 1: Object missing required field `train_return`"):
+    with pytest.raises(BadInput, match=r"eval\.jsonl, row 1: train_return is missing"):
         read_run(write(tmp_path / "other", config, rows))
 
 

@@ -14,7 +14,7 @@ from dcpg.config.build import known_spaces
 from dcpg.config.resolve import resolve
 from dcpg.config.schema import Config
 from dcpg.errors import BadInput, DcpgError
-from dcpg.machine.needs import needs
+from dcpg.machine.needs import needs_of
 from dcpg.sweep.ray.engine import RayEngine, _describe, _fits, _largest, _runs_on, demand
 
 
@@ -26,7 +26,7 @@ def config(device: str = "cpu", **machine: int) -> Config:
 def test_a_run_declares_its_cores_and_the_memory_that_it_may_need() -> None:
     spaces = known_spaces(config())
     assert spaces is not None
-    assert demand(config()) == {"num_cpus": 4, "memory": int(needs(config(), spaces).memory), "num_gpus": 0}
+    assert demand(config()) == {"num_cpus": 4, "memory": int(needs_of(config(), spaces).memory), "num_gpus": 0}
 
 
 def test_a_run_on_a_gpu_declares_it_even_if_the_driver_has_none() -> None:

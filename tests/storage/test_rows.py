@@ -1,0 +1,106 @@
+"""Typed rows: written as `json.dumps` writes them, read strictly."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dcpg.errors import BadInput
+from dcpg.storage.rows import Evaluation, Event, Metrics, Rows, Split, Summary, Timing, parse, read, read_rows
+
+OLDER = Path(__file__).parents[1] / "data" / "schema-5"
+METRICS = {
+    "rollout": 1, "steps": 128, "episode_returns": [1.0, 2.5], "episode_lengths": [3, 4], "episode_levels": [7, -1],
+    "reward_variance": 0.5, "levels_scored": 3, "levels_top_probability": None, "augmentation": "crop",
+    "policy.J_pi": -1e-9, "policy.J_pi.scaled": -1e-9, "policy.gradient_norm": 0.25,
+}  # fmt: skip
+TEST = {
+    "test_return": 1.5, "test_returns": [1.0, 2.0], "test_levels": [5, 9], "test_predicted_value": 0.1,
+    "test_true_value": 0.2, "test_true_value_own_gamma": 0.3,
+}  # fmt: skip
+EVALUATION = {"k": 0, "rollout": 1, "steps": 128, **TEST}
+TIMING = {"steps": 128, "steps_per_s": 80.5, "seconds": {"collect": 1.0, "save": 0.0}}
+SUMMARY = {
+    "method": "dcpg", "game": "maze", "seed": 0, "steps": 128, "steps_asked": 130, "status": "finished",
+    "train_return": None, "test_return": 1.5, "train_returns": None, "test_returns": [1.5],
+}  # fmt: skip
+ENDED = {
+    "run": "a", "event": "ended", "attempt": 2, "code": None, "node": "n", "place": "", "last_lines": "x", "time": "t"
+}  # fmt: skip
+KINDS = [(Metrics, METRICS), (Evaluation, EVALUATION), (Timing, TIMING), (Summary, SUMMARY), (Event, ENDED)]
+
+
+@pytest.mark.parametrize(("kind", "plain"), KINDS)
+def test_a_row_is_written_as_it_was_read(kind: Any, plain: dict[str, Any]) -> None:
+    assert json.dumps(kind.parse(plain).plain()) == json.dumps(plain)
+
+
+def test_columns_that_were_not_given_are_not_written() -> None:
+    started = Event(run="a", event="started", attempt=1, time="t")
+    assert started.plain() == {"run": "a", "event": "started", "attempt": 1, "time": "t"}
+
+
+@pytest.mark.parametrize("run", ["dcpg-finished", "ddcpg-expected", "ppo-laptop"])
+def test_rows_of_an_older_run_keep_their_bytes(run: str) -> None:
+    for name, kind in (("metrics", Metrics), ("eval", Evaluation)):
+        data = (OLDER / run / f"{name}.jsonl").read_text()
+        written = "".join(json.dumps(row.plain()) + "\n" for row in read(OLDER / run / f"{name}.jsonl", kind))
+        assert written == data
+
+
+@pytest.mark.parametrize(
+    ("kind", "plain", "change", "sentence"),
+    [
+        (Metrics, METRICS, {"steps": 0}, "steps has the value 0 (expected `int` >= 1)"),
+        (Metrics, METRICS, {"episode_returns": [1.0, "2"]}, "episode_returns has the value '2'"),
+        (Metrics, METRICS, {"reward_variance": math.nan}, "reward_variance has the value nan"),
+        (Metrics, METRICS, {"policy.J_pi": math.inf}, "policy.J_pi has the value inf, which is not a number"),
+        (Metrics, METRICS, {"policy.J_pi": [1.0]}, "more has the value"),
+        (Evaluation, EVALUATION, {"steps": True}, "steps has the value True"),
+        (Evaluation, EVALUATION, {"test_return": 1.6}, "test_return is 1.6, but its episodes' mean is 1.5"),
+        (Evaluation, EVALUATION, {"test_levels": [5]}, "test_returns and test_levels are not lists of equal length"),
+        (Evaluation, EVALUATION, {"test_returns": [], "test_levels": []}, "are not lists of equal length"),
+        (Evaluation, EVALUATION, {"test_true_value": 1e101}, "test_true_value has the value 1e+101"),
+        (Evaluation, EVALUATION, {"train_return": 1.0}, "train_predicted_value is missing"),
+        (Timing, TIMING, {"seconds": {"collect": "long"}}, "seconds has the value"),
+        (Summary, SUMMARY, {"status": "well"}, "status has the value 'well'"),
+        (Event, ENDED, {"event": "vanished"}, "event has the value 'vanished'"),
+        (Event, ENDED, {"code": 1.5}, "code has the value 1.5"),
+    ],
+)
+def test_a_row_that_is_not_one_is_refused_with_its_column(
+    kind: Any, plain: dict[str, Any], change: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(BadInput) as refused:
+        parse(plain | change, kind, "file, row 3")
+    assert str(refused.value).startswith("file, row 3: ")
+    assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize("column", ["k", "rollout", "steps", "test_return", "test_predicted_value"])
+def test_a_missing_column_is_named(column: str) -> None:
+    with pytest.raises(BadInput, match=f"row 1: {column} is missing"):
+        parse({k: v for k, v in EVALUATION.items() if k != column}, Evaluation, "row 1")
+
+
+def test_a_file_ends_at_its_first_torn_line(tmp_path: Path) -> None:
+    rows = Rows(tmp_path / "eval.jsonl")
+    row = Evaluation.parse(EVALUATION)
+    rows.append(row)
+    rows.append(row)
+    with open(rows.path, "ab") as file:
+        file.write(json.dumps(EVALUATION).encode()[:40])
+    assert read(rows.path, Evaluation) == [row, row]
+    rows.truncate(1)
+    assert read_rows(rows.path) == [EVALUATION]
+    assert read(tmp_path / "none.jsonl", Evaluation) == []
+
+
+def test_whole_numbers_are_returns_too() -> None:
+    split = Evaluation.parse(EVALUATION | {"test_return": 2, "test_returns": [1, 3]}).splits["test"]
+    assert isinstance(split, Split)
+    assert (split.mean, split.returns) == (2.0, [1.0, 3.0])
