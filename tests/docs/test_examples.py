@@ -1,0 +1,167 @@
+"""The examples of the documentation run."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import dcpg
+from dcpg.cli.options import app
+from dcpg.methods import METHODS
+from dcpg.storage.rows import read_rows
+from tests.docs.pages import DOCS, ROOT, code_block
+
+
+def imported(path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A file as a module, forgotten after the test."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def methods_restored() -> Iterator[None]:
+    before = dict(METHODS)
+    yield
+    METHODS.clear()
+    METHODS.update(before)
+
+
+def test_readme_example_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    block = code_block(ROOT / "README.md", "dcpg.train")
+    assert len(block.splitlines()) <= 12
+    assert block.count('preset="laptop"') == 1
+    quick = 'preset="tiny", steps=256, settings={"evaluation.max_steps": 20}'
+    block = block.replace('preset="laptop"', quick).replace("episodes=20", "episodes=2")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in printed[:2]] == ["training", "return"]
+    assert json.loads((tmp_path / "runs/first/summary.json").read_text())["status"] == "finished"
+
+
+@pytest.mark.usefixtures("methods_restored")
+def test_contributing_example_is_short_and_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    block = code_block(ROOT / "CONTRIBUTING.md")
+    assert len(block.splitlines()) < 40
+    file = tmp_path / "variant.py"
+    file.write_text(block)
+    before = set(METHODS)
+    imported(file, "dcpg_variant_of_the_docs", monkeypatch)
+    (name,) = set(METHODS) - before
+    quick = {"evaluation.max_steps": 20}
+    run = dcpg.train(name, game="coinrun", preset="tiny", steps=4 * 128, settings=quick, out=tmp_path / "run")
+    rows = read_rows(run.directory / "metrics.jsonl")
+    assert run.summary["status"] == "finished"
+    assert [("auxiliary.J_V" in row) for row in rows] == [False, True, False, True]  # two phases
+    assert all(row["policy.C_V"] > 0 for row in rows)
+    assert CliRunner().invoke(app, ["explain", name]).exit_code == 0
+
+
+@pytest.mark.usefixtures("methods_restored")
+def test_combining_example_trains_with_levels_and_augmentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "combined.py"
+    file.write_text(code_block(DOCS / "combining.md", "with_joint_dynamics"))
+    before = set(METHODS)
+    imported(file, "dcpg_combination_of_the_docs", monkeypatch)
+    (name,) = set(METHODS) - before
+    settings = {"levels.sampler": "prioritised", "augment": "crop", "evaluation.max_steps": 20}
+    run = dcpg.train(name, game="coinrun", preset="tiny", steps=2 * 128, settings=settings, out=tmp_path / "run")
+    (*_, row) = read_rows(run.directory / "metrics.jsonl")
+    assert {"levels_scored", "augmentation", "policy.G_pi", "policy.G_V", "auxiliary.J_f"} <= set(row)
+
+
+@pytest.mark.parametrize(("page", "file"), [("CONTRIBUTING.md", "dcpg_huber"), ("docs/combining.md", "separate_ddcpg")])
+def test_a_variant_can_be_put_where_the_page_says(page: str, file: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "dcpg", tmp_path / "dcpg")
+    (tmp_path / f"dcpg/methods/{file}.py").write_text(code_block(ROOT / page))
+    table = tmp_path / "dcpg/methods/__init__.py"
+    text = table.read_text()
+    assert text.count("import ppo, daac, ppg, dcpg\n") == 1
+    table.write_text(text.replace("import ppo, daac, ppg, dcpg\n", f"import ppo, daac, ppg, dcpg, {file}\n"))
+    command = [sys.executable, "-m", "dcpg", "explain", file.replace("_", "-")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "C_pi" in done.stdout
+
+
+def test_the_environment_on_the_page_is_the_example() -> None:
+    assert code_block(DOCS / "own-environment.md", "class Corridor") == (DOCS / "examples/corridor.py").read_text()
+
+
+@pytest.fixture
+def corridor(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return imported(DOCS / "examples/corridor.py", "corridor_of_the_docs", monkeypatch)
+
+
+def test_corridor_levels_follow_from_their_seeds(corridor: ModuleType) -> None:
+    train, test = corridor.make(64, 1), corridor.make_test(64, 1)
+    _, seen = train.reset(seed=1)
+    _, unseen = test.reset(seed=1)
+    assert seen["level_seed"].max() < corridor.TRAIN_LEVELS <= unseen["level_seed"].min()
+    for seed in (0, 7, 12345):
+        assert all(np.array_equal(a, b) for a, b in zip(corridor.level(seed), corridor.level(seed), strict=True))
+    assert len({tuple(corridor.level(seed)[0]) for seed in range(200)}) > 150
+
+
+def test_corridor_can_be_solved_and_goes_on_from_its_state(corridor: ModuleType) -> None:
+    env = corridor.make(8, 3)
+    pictures, _ = env.reset(seed=3)
+    assert pictures.shape == (8, 16, 16, 3)
+    total = np.zeros(8)
+    for step in range(corridor.WALLS * corridor.SPACING):
+        if step == 10:
+            saved = env.get_state()
+        gap = env.gaps[np.arange(8), env.columns // corridor.SPACING]
+        actions = 1 + np.sign(np.where(env.rows < gap, 1, np.where(env.rows > gap + corridor.GAP - 1, -1, 0)))
+        _, rewards, ended, _, _ = env.step(actions)
+        total += rewards
+    assert ended.all()
+    assert total.tolist() == [corridor.WALLS] * 8
+
+    other = corridor.make(8, 99)
+    other.reset(seed=99)
+    for copy in (other, env):
+        copy.set_state(saved)
+    for step in range(100):
+        a, b = (copy.step(np.full(8, step % 3)) for copy in (env, other))
+        assert np.array_equal(a[0], b[0])
+        assert np.array_equal(a[4]["level_seed"], b[4]["level_seed"])
+
+
+def test_corridor_trains_evaluates_both_splits_and_resumes(corridor: ModuleType, tmp_path: Path) -> None:
+    settings = {**corridor.SETTINGS, "env.num_envs": 8, "algorithm.N_pi": 2, "evaluation.episodes": 10}
+    options = {"env": corridor.make, "test_env": corridor.make_test}
+    whole = dcpg.train("dcpg", steps=4 * 256, settings=settings, out=tmp_path / "whole", **options)
+    (*_, row) = read_rows(whole.directory / "eval.jsonl")
+    assert len(row["train_returns"]) == len(row["test_returns"]) == 10
+    assert max(row["train_levels"]) < corridor.TRAIN_LEVELS <= min(row["test_levels"])
+    assert {level for r in read_rows(whole.directory / "metrics.jsonl") for level in r["episode_levels"]} <= set(
+        range(200)
+    )
+
+    half = dcpg.train("dcpg", steps=2 * 256, settings=settings, out=tmp_path / "half", **options)
+    dcpg.resume(half, steps=4 * 256, **options)
+    for name in ("metrics.jsonl", "eval.jsonl"):
+        assert (half.directory / name).read_bytes() == (whole.directory / name).read_bytes()
+
+    again = dcpg.evaluate(whole, levels="test", **options)
+    assert again["returns"] == row["test_returns"]
+    agent = dcpg.load(whole, env=corridor.make)
+    assert 0 <= int(agent.act(np.zeros(agent.shape, np.uint8))) < 3
