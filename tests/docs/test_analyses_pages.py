@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import dcpg
 from dcpg.cli.analyse import Analysis
-from dcpg.cli.options import app
+from dcpg.cli.app import app
 from dcpg.storage.rows import read_rows
 from tests.docs.pages import DOCS, section, table_rows
 

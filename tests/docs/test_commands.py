@@ -12,7 +12,8 @@ import typer
 from typer.testing import CliRunner
 
 import dcpg
-from dcpg.cli.options import app, parse_settings
+from dcpg.cli.app import app
+from dcpg.cli.options import parse_settings
 from dcpg.config.resolve import resolve
 from dcpg.config.schema import Config
 from dcpg.errors import BadInput

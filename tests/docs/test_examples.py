@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dcpg
-from dcpg.cli.options import app
+from dcpg.cli.app import app
 from dcpg.methods import METHODS
 from dcpg.storage.rows import read_rows
 from tests.docs.pages import DOCS, ROOT, code_block
