@@ -13,7 +13,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
-BESIDE = {
+IN_SITE = {  # file at the top of the repository -> its name in the site
     "README.md": "readme.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -25,7 +25,7 @@ LINK = re.compile(r"(\]\()([^)\s#]+)")
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the files under names of their own: mkdocs would take README.md for an index."""
-    for path, name in BESIDE.items():
+    for path, name in IN_SITE.items():
         files.append(File.generated(config, name, content=(ROOT / path).read_text(encoding="utf-8")))
     return files
 
@@ -33,12 +33,12 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Turn every link from file to file into a link from page to page."""
     name = page.file.src_uri
-    in_repository = next((path for path, beside in BESIDE.items() if beside == name), f"docs/{name}")
+    in_repository = next((path for path, added in IN_SITE.items() if added == name), f"docs/{name}")
     here = posixpath.dirname(in_repository)
 
     def moved(found: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(here, found[2]))
-        in_site = BESIDE.get(target, target.removeprefix("docs/"))
+        in_site = IN_SITE.get(target, target.removeprefix("docs/"))
         if "://" in found[2] or (in_site == target and not target.startswith("docs/")):
             return found[0]  # another site, or a file that the site does not have, which mkdocs reports
         return found[1] + posixpath.relpath(in_site, posixpath.dirname(name) or ".")

@@ -22,7 +22,7 @@ LAST_LEVEL = 2**31 - 1
 
 
 def level(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """A level from its seed alone: the upper row of every gap, and three colours (ground, wall, runner)."""
+    """The level of a seed: the upper row of every gap, and three colours (ground, wall, runner)."""
     rng = np.random.default_rng(seed)
     gaps = np.empty(WALLS, np.int64)
     row = (ROWS - GAP) // 2
@@ -34,7 +34,7 @@ def level(seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Corridor(gymnasium.vector.VectorEnv):
-    """N corridors that step together. Observations are pictures, uint8 [16, 16, 3]."""
+    """N corridors that step together. Observations are images, uint8 [16, 16, 3]."""
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 

@@ -26,7 +26,7 @@ def analysed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def keys_of(plain: dict[str, Any]) -> set[str]:
-    """Dotted; SPLIT stands for train and test."""
+    """The keys, dotted, with SPLIT for train and test."""
     found = set()
     for key, value in plain.items():
         name = "SPLIT" if key in ("train", "test") else key

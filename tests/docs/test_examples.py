@@ -23,7 +23,7 @@ from tests.docs.pages import DOCS, ROOT, code_block
 
 
 def imported(path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A file as a module, forgotten after the test."""
+    """Import a file as a module that is removed again after the test."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

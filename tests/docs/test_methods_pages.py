@@ -49,7 +49,7 @@ def test_the_methods_table_names_every_term_and_epoch(name: str) -> None:
 
 
 def own_settings(config: Config) -> set[str]:
-    """Shared settings that belong on a method's page, since the method is made by them."""
+    """Shared settings that belong on the page of a method because they define it."""
     names: set[str] = set()
     if config.augment != "none":
         names |= {"augment", "drac.alpha_r", "drac.c", "drac.window"}
