@@ -19,6 +19,7 @@ from dcpg.envs.procgen import NUM_ACTIONS, Procgen, train_seed
 from dcpg.errors import BadInput
 from dcpg.ranks import ALONE, Ranks
 from dcpg.seeding import generator, rand_seed
+from dcpg.storage.rows import SPLITS
 
 
 def build_network(config: Config, shape: tuple[int, ...], actions: int) -> Network:
@@ -81,7 +82,7 @@ def make_one(config: Config, maker: EnvMaker | None) -> VectorEnv:
 def splits(config: Config, maker: EnvMaker | None) -> dict[str, Callable[[int, int], VectorEnv]]:
     """How to make the environments of evaluation k, on training levels and on unseen ones."""
     if config.game.startswith(OWN):
-        names = ["train", "test"] if maker is not None and maker.test is not None else ["train"]
+        names = list(SPLITS) if maker is not None and maker.test is not None else ["train"]
         return {name: partial(_own_evaluation, config, maker, name) for name in names}
 
     def train(n: int, k: int) -> VectorEnv:

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -31,18 +31,21 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 Steps = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class Row(Protocol):
-    """A row of one of a run's files."""
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of one of a run's files, or a small file that is one row."""
 
     def plain(self) -> dict[str, Any]:
-        """The columns, in the order in which they are written."""
+        """The columns that are set, in the order in which they are written."""
+        columns = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {name: value for name, value in columns.items() if value is not UNSET}
 
     @classmethod
     def parse(cls, plain: Mapping[str, Any]) -> Self:
         """A row from its columns; ValueError if they are not those of such a row."""
+        return _convert(plain, cls)
 
 
-class Metrics(msgspec.Struct, frozen=True, kw_only=True):
+class Metrics(Row, frozen=True, kw_only=True):
     """One rollout in metrics.jsonl."""
 
     rollout: Count
@@ -54,14 +57,12 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     more: dict[str, Scalar]  # choosers, measurements, and every term as "LINE.TERM" and "LINE.TERM.scaled"
 
     def plain(self) -> dict[str, Any]:
-        """The columns, in the order in which they are written."""
-        columns, more = _columns(self), self.more
+        columns = super().plain()
         del columns["more"]
-        return columns | more
+        return columns | self.more
 
     @classmethod
     def parse(cls, plain: Mapping[str, Any]) -> Self:
-        """A row from its columns."""
         fixed = {name: plain[name] for name in cls.__struct_fields__ if name in plain and name != "more"}
         rest = {name: value for name, value in plain.items() if name not in fixed}
         row = _convert({**fixed, "more": rest}, cls)
@@ -80,7 +81,7 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
     true_value_own_gamma: Number
 
 
-class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+class Evaluation(Row, frozen=True, kw_only=True):
     """One evaluation in eval.jsonl: columns such as `test_return` belong to the split `test`."""
 
     k: Count
@@ -89,7 +90,6 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     splits: dict[str, Split]
 
     def plain(self) -> dict[str, Any]:
-        """The columns, in the order in which they are written."""
         columns: dict[str, Any] = {"k": self.k, "rollout": self.rollout, "steps": self.steps}
         for name, split in self.splits.items():
             for column in ("return", "returns", "levels", *VALUES):
@@ -98,7 +98,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, plain: Mapping[str, Any]) -> Self:
-        """A row from its columns; every split that is there must be whole, and its mean that of its episodes."""
+        """Every split that is there must be whole, and its mean that of its episodes."""
         splits: dict[str, dict[str, Any]] = {}
         for column, value in plain.items():
             split, underscore, name = column.partition("_")
@@ -115,30 +115,21 @@ def _check_split(split: Split, name: str) -> None:
     returns, levels = split.returns, split.levels
     if not returns or levels is None or len(returns) != len(levels):
         raise ValueError(f"{name}_returns and {name}_levels are not lists of equal length")
-    _check_finite({f"{name}_{column}": value for column, value in _columns(split).items()})
+    _check_finite({f"{name}_{column}": getattr(split, column) for column in split.__struct_fields__})
     mean = sum(returns) / len(returns)
     if not math.isclose(split.mean, mean, rel_tol=1e-6, abs_tol=1e-6):
         raise ValueError(f"{name}_return is {split.mean:g}, but its episodes' mean is {mean:g}")
 
 
-class Timing(msgspec.Struct, frozen=True, kw_only=True):
+class Timing(Row, frozen=True, kw_only=True):
     """One rollout in timing.jsonl."""
 
     steps: Steps
     steps_per_s: Number
     seconds: dict[str, Number]  # where the time went
 
-    def plain(self) -> dict[str, Any]:
-        """The columns, in the order in which they are written."""
-        return _columns(self)
 
-    @classmethod
-    def parse(cls, plain: Mapping[str, Any]) -> Self:
-        """A row from its columns."""
-        return _convert(plain, cls)
-
-
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class Summary(Row, frozen=True, kw_only=True):
     """summary.json: what a run has come to."""
 
     method: str
@@ -152,17 +143,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     train_returns: list[Number] | None = None
     test_returns: list[Number] | None = None
 
-    def plain(self) -> dict[str, Any]:
-        """The columns, in the order in which they are written."""
-        return _columns(self)
 
-    @classmethod
-    def parse(cls, plain: Mapping[str, Any]) -> Self:
-        """A summary from its columns."""
-        return _convert(plain, cls)
-
-
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class Event(Row, frozen=True, kw_only=True):
     """Something that happened to a run of a sweep, in the sweep's index.jsonl."""
 
     run: str
@@ -174,22 +156,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     last_lines: str | UnsetType = UNSET
     time: str = ""
 
-    def plain(self) -> dict[str, Any]:
-        """The columns that are set, in the order in which they are written."""
-        return {name: value for name, value in _columns(self).items() if value is not UNSET}
-
-    @classmethod
-    def parse(cls, plain: Mapping[str, Any]) -> Self:
-        """An event from its columns."""
-        return _convert(plain, cls)
-
 
 S = TypeVar("S", bound=msgspec.Struct)
 R = TypeVar("R", bound=Row)
-
-
-def _columns(row: msgspec.Struct) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in row.__struct_fields__}
 
 
 def _convert(plain: Mapping[str, Any], kind: type[S], prefix: str = "") -> S:
