@@ -82,7 +82,7 @@ class Checkpoints(Section):
 
 @dataclass(frozen=True)
 class Machine(Section):
-    """How it is computed. Fixed at the start and enforced on resume, because it affects the last bits of the results."""
+    """How it is computed. Fixed at the start and enforced on resume, because it affects the results' last bits."""
 
     device: str = setting("cpu", "ours: cpu, cuda or cuda:N")
     threads: int = setting(0, "ours: 0 means all cores at the start", low=0, high=1024)

@@ -145,7 +145,7 @@ def missing_room(needs: Needs, config: Config, directory: Path) -> list[str]:
 
 
 def free_memory() -> float:
-    """Bytes that this process can still allocate: the machine's free memory, or less under a container's or job's limit."""
+    """Bytes that this process can still allocate: the machine's free memory, or less under a container's limit."""
     return min([float(psutil.virtual_memory().available), *cgroup.room()])
 
 
