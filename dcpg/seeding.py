@@ -1,4 +1,4 @@
-"""Every random draw of the project comes from a generator keyed by what it is for.
+"""Every random draw of the project comes from a generator keyed by its purpose.
 
 A key is (seed, name, position...), so a cursor alone restores every generator, no generator state is ever
 stored, and the order in which draws happen changes nothing.

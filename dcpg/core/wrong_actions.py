@@ -1,8 +1,9 @@
 """Wrong actions that a discriminator believes (paper, Appendix F.2, Table 10).
 
-A discriminator that has learnt inverse dynamics tells which action led from s to s'; one that has learnt forward
-dynamics alone believes any. For each true transition we count the wrong actions a' with sigmoid(f(s, a', s')) > 1/2,
-among Procgen's nine moves. Where special actions do nothing, as in BigFish, they count as the no-op that they are.
+A discriminator that has learnt inverse dynamics recognises the action that led from s to s'; one that has learnt
+forward dynamics alone believes any. For each true transition we count the wrong actions a' with
+sigmoid(f(s, a', s')) > 1/2, among Procgen's nine moves. Where special actions do nothing, as in BigFish, they count as
+the no-op.
 """
 
 from __future__ import annotations
@@ -100,15 +101,15 @@ def believed_actions(
     usable = (tau.valid & ~tau.crosses & ~tau.dones).flatten()
     taken = tau.actions.flatten()[usable]
     now, following = _features(network, tau, usable, chunk, between_chunks)
-    asked = MOVES if _is_procgen(game) else actions
+    candidates = MOVES if _is_procgen(game) else actions
     with torch.no_grad():
         believed = torch.stack(
-            [f.logit(now, torch.full_like(taken, a, device=now.device), following) > 0 for a in range(asked)], 1
+            [f.logit(now, torch.full_like(taken, a, device=now.device), following) > 0 for a in range(candidates)], 1
         ).cpu()
         true = f.logit(now, taken.to(now.device), following) > 0
     does, known = _what_it_does(taken, game)
     wrong, raw = _wrong(believed, does)[known], _wrong(believed, taken)
-    return BelievedActions(Counts.of(wrong, asked), Counts.of(raw, asked), int(true.sum()))
+    return BelievedActions(Counts.of(wrong, candidates), Counts.of(raw, candidates), int(true.sum()))
 
 
 def _is_procgen(game: str) -> bool:

@@ -124,7 +124,7 @@ def check_room(needs: Needs, config: Config, directory: Path) -> None:
     if missing:
         raise BadInput(
             f"There is no room for this run: {'; '.join(missing)}. Make room, or make the run smaller (--preset "
-            "laptop, or lower env.num_envs, rollout_length, algorithm.N_pi or machine.chunk), or start it all the same "
+            "laptop, or lower env.num_envs, rollout_length, algorithm.N_pi or machine.chunk), or start it anyway "
             "with --set check_room=false."
         )
 

@@ -190,7 +190,7 @@ class CheckpointStore:
         return found is not None and int(found[1]) != self.ranks.rank
 
     def newest_valid(self, accept: Callable[[Checkpoint], None], warn: Callable[[str], None]) -> None:
-        """Give `accept` the newest checkpoint that is valid on every rank; those that it refuses (Damaged) are skipped."""
+        """Give `accept` the newest checkpoint that is valid on every rank; those it refuses (Damaged) are skipped."""
         bad: list[str] = []
         for name in reversed(self.ranks.first_does(self.names)):
             reasons = [why for why in self.ranks.together(partial(self._refusal, self.root / name, accept)) if why]

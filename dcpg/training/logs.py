@@ -107,7 +107,7 @@ class Logs:
             self._write(numbers, steps)
         except OSError as error:  # not fatal: metrics.jsonl and eval.jsonl have the same numbers
             if not self._write_failed:
-                self.warn(f"TensorBoard's file could not be written ({error}); the run goes on without it.")
+                self.warn(f"TensorBoard's file could not be written ({error}); the run continues without it.")
             self._write_failed = True
 
     def _write(self, numbers: dict[str, float], steps: int) -> None:
