@@ -1,4 +1,4 @@
-"""What can go wrong, as sentences for the person who must act, each kind with its exit code."""
+"""The errors of the package: each has a one-sentence message for the user and an exit code."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class SweepIncomplete(DcpgError):
 
 
 class BadInput(DcpgError):
-    """Something the user gave is wrong; nothing was started."""
+    """The user's input is wrong; nothing was started."""
 
     exit_code = 2
 
 
 class InUse(BadInput):
-    """Another process works in the directory."""
+    """Another process is using the directory."""
 
 
 class NumericalFailure(DcpgError):
@@ -33,7 +33,7 @@ class NumericalFailure(DcpgError):
 
 
 class NoValidCheckpoint(DcpgError):
-    """No checkpoint of the run can be trusted."""
+    """The run has no checkpoint that passes verification."""
 
     exit_code = 4
 
@@ -45,13 +45,13 @@ class EnvironmentHung(DcpgError):
 
 
 class StorageFailed(DcpgError):
-    """The disk refused again and again."""
+    """Writing to the disk failed repeatedly."""
 
     exit_code = 6
 
 
 class OutOfMemory(DcpgError):
-    """The system refused memory; the same would happen again."""
+    """There was no memory left; a second attempt without more memory would fail too."""
 
     exit_code = 7
 
@@ -69,7 +69,7 @@ class Stopped(DcpgError):
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> BadInput:
-    """The error for a name nobody knows, with the nearest known one."""
+    """The error for an unknown name, which suggests the closest known one."""
     names = sorted(known)
     lowered = {n.lower(): n for n in names}
     close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)

@@ -1,8 +1,8 @@
 """The processes of one run: one, or as many as torchrun started, each with its own environments and device.
 
-Alone, every operation here is the identity. Several ranks sum gradients and moments, gather what the reward normaliser
-and the episode counter must see, and agree on when to save and to stop. Control goes over gloo on the CPU, so no
-accelerator waits for it; nothing is pickled.
+With a single process, every operation here is the identity. Several ranks sum gradients and moments, gather the inputs
+of the reward normaliser and the episode counter, and agree on when to save and stop. Control messages use gloo on the
+CPU, so no accelerator waits for them; nothing is pickled.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from dcpg.errors import BadInput, DcpgError, RankLost
 T = TypeVar("T")
 
 
-PATIENCE = timedelta(hours=1)  # an evaluation of the first rank, for which the others wait, is much shorter
+PATIENCE = timedelta(hours=1)  # the longest wait is for the first rank's evaluation, which is much shorter
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's place among those of the run."""
+    """The rank of this process and the number of processes of the run."""
 
     rank: int = 0
     size: int = 1
 
     @classmethod
     def join(cls, device: torch.device) -> Ranks:
-        """Find the others; the run's device decides how gradients travel."""
+        """Join the process group; gradients use NCCL on CUDA devices and gloo on the CPU."""
         if device.type == "cuda":
             torch.cuda.set_device(device)
         if not dist.is_initialized():
@@ -49,30 +49,29 @@ class Ranks:
 
     @property
     def alone(self) -> bool:
-        """Whether there is one process."""
         return self.size == 1
 
     @property
     def first(self) -> bool:
-        """Whether this process writes what is written once."""
+        """Whether this is the process that writes the files of the run."""
         return self.rank == 0
 
     @property
     def suffix(self) -> str:
-        """What marks a file as this rank's own."""
+        """The suffix of files that belong to this rank alone."""
         return "" if self.alone else f".rank{self.rank}"
 
     def slice(self, num_envs: int) -> slice:
-        """This rank's environments among all of the run."""
+        """The indices of this rank's environments among those of the whole run."""
         each = num_envs // self.size
         return slice(self.rank * each, (self.rank + 1) * each)
 
-    # -- together: every rank must call these at the same place of the loop
+    # -- collective operations: every rank must call these at the same point of the loop
 
     def total(self, tensor: Tensor) -> Tensor:
         """The sum over ranks, in place."""
         if not self.alone:
-            with _peers():
+            with _collective():
                 dist.all_reduce(tensor)
         return tensor
 
@@ -83,17 +82,17 @@ class Ranks:
         return [count > 0 for count in self.total(torch.tensor(flags, dtype=torch.int32)).tolist()]
 
     def columns(self, mine: Tensor) -> Tensor:
-        """[T, n] of this rank's environments -> [T, N] of all, in their order."""
+        """Gather [T, n] of each rank's environments into [T, N] of all environments, in order."""
         if self.alone:
             return mine
         sent = mine.to(torch.uint8) if mine.dtype == torch.bool else mine.contiguous()
         parts = [torch.empty_like(sent) for _ in range(self.size)]
-        with _peers():
+        with _collective():
             dist.all_gather(parts, sent)
         return torch.cat(parts, 1).to(mine.dtype)
 
     def together(self, work: Callable[[], T]) -> list[T]:
-        """What `work` gives on every rank (plain data); what it raises on one, all raise."""
+        """Run `work` on every rank and gather the results (JSON data); an error on one rank is raised on all."""
         if self.alone:
             return [work()]
         mine: dict[str, Any]
@@ -112,13 +111,13 @@ class Ranks:
         return [one["result"] for one in everyone]
 
     def first_does(self, work: Callable[[], T]) -> T:
-        """Only the first rank does it; the others wait, and learn what came of it."""
+        """Run `work` on the first rank only; the others wait for its result or error."""
         return self.together(lambda: work() if self.first else None)[0]  # type: ignore[return-value]
 
     def _gather(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
         data = torch.frombuffer(bytearray(json.dumps(mine).encode()), dtype=torch.uint8)
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        with _peers():
+        with _collective():
             dist.all_gather(lengths, torch.tensor([len(data)]))
             longest = int(max(lengths))
             parts = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)]
@@ -130,27 +129,27 @@ ALONE = Ranks()
 
 
 @contextlib.contextmanager
-def _peers() -> Iterator[None]:
-    """A collective that cannot be completed means that another process is gone."""
+def _collective() -> Iterator[None]:
+    """Raise RankLost if a collective operation fails: then another process is gone."""
     try:
         yield
     except RuntimeError as error:
         raise RankLost(
             f"Another process of this run is gone ({str(error).splitlines()[0][:200]}). Nothing was saved now; the "
-            "last complete checkpoint stands."
+            "last complete checkpoint is kept."
         ) from None
 
 
 @dataclass(frozen=True)
 class Group:
-    """One of the groups of environments that every minibatch takes equally from (`shards`)."""
+    """A group of environments; every minibatch takes equally from each group (`shards`)."""
 
-    key: tuple[int, ...]  # of its random draws; empty if it is the only one
-    envs: range  # among this process's environments
+    key: tuple[int, ...]  # part of the key of its random draws; empty if there is one group
+    envs: range  # indices among this process's environments
 
 
 def groups(shards: int, num_envs: int, ranks: Ranks) -> tuple[Group, ...]:
-    """The groups of this process: all of them, or that of its rank."""
+    """The groups of this process: all groups in a single process, otherwise the group of its rank."""
     each = num_envs // shards
     if shards == 1:
         return (Group((), range(num_envs)),)

@@ -1,7 +1,7 @@
-"""Frozen dataclasses that check themselves, and their dotted names.
+"""Settings as frozen dataclasses that validate themselves, addressed by dotted names.
 
 A setting is a dataclass field made by `setting(default, origin, ...)`. The origin says where the default comes
-from; the bounds are enforced when the dataclass is made, so that a bad value never reaches the first step.
+from; the bounds are checked when the dataclass is created, so that a bad value never reaches the first step.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def setting(
     above: float | None = None,
     choices: tuple[Any, ...] | None = None,
 ) -> Any:
-    """A dataclass field with an origin and, if wanted, inclusive bounds, an exclusive lower bound or choices."""
+    """A dataclass field with an origin and, optionally, inclusive bounds, an exclusive lower bound or choices."""
     metadata = {"origin": origin, "low": low, "high": high, "above": above, "choices": choices}
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -58,7 +58,7 @@ def _hints(section: type) -> dict[str, Any]:
 
 
 def _coerce(name: str, value: Any, hint: Any) -> Any:
-    """The value as the field's type, from JSON or from the text of `--set`."""
+    """Convert a value from JSON or from the text of `--set` to the field's type."""
     if isinstance(value, Section):
         return value
     origin, args = typing.get_origin(hint), typing.get_args(hint)

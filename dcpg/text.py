@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit that suits their size."""
+    """A duration in seconds, minutes, hours or days, whichever fits."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:

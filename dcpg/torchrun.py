@@ -1,4 +1,4 @@
-"""What torchrun tells each process of a run through its environment; without it, there is one."""
+"""The variables that torchrun sets for each process of a run; without torchrun there is one process."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ def processes() -> int:
 
 
 def processes_here() -> int:
-    """How many of them are on this machine."""
+    """How many processes of this run are on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def is_first() -> bool:
-    """Whether this process is the one that speaks and writes."""
+    """Whether this process prints messages and writes files."""
     return os.environ.get("RANK", "0") == "0"

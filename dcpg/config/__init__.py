@@ -1,1 +1,1 @@
-"""The configuration of a run: its settings, how they are resolved, read back, explained, and what they build."""
+"""The configuration of a run: how its settings are resolved, read back and explained, and what is built from them."""

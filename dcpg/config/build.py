@@ -1,4 +1,4 @@
-"""What a configuration means: its network, its environments, its evaluations."""
+"""Builds what a configuration describes: its network, its environments, its evaluations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dcpg.storage.rows import SPLITS
 
 
 def build_network(config: Config, shape: tuple[int, ...], actions: int) -> Network:
-    """The network before the first step: the seed alone decides its weights."""
+    """The untrained network; its weights depend on the seed alone."""
     method, widths = config.declared(), config.network
     network = Network(method.networks, shape, actions, widths.channels, widths.features, widths.discriminator)
     network.initialise(generator(config.seed, "init"))
@@ -42,7 +42,7 @@ class EnvMaker:
 
 
 def train_levels(config: Config, ranks: Ranks = ALONE) -> LevelChooser | None:
-    """Who chooses the training levels, if it is not the environment itself."""
+    """The chooser of the training levels, or None if the environment draws them itself."""
     c, n = config.levels, config.env.num_envs
     if c.sampler == "prioritised":
         levels = c.seeds or range(c.start, c.start + c.count)
@@ -52,12 +52,12 @@ def train_levels(config: Config, ranks: Ranks = ALONE) -> LevelChooser | None:
 
 
 def make_train(config: Config, maker: EnvMaker | None, levels: LevelChooser | None, ranks: Ranks = ALONE) -> VectorEnv:
-    """The training environments of a run, or of one of its ranks: then they are those of the whole, cut out."""
+    """The training environments of a run, or this rank's slice of them: the same ones as in a single process."""
     n, seed, own = config.env.num_envs, train_seed(config.seed), ranks.slice(config.env.num_envs)
     if config.game.startswith(OWN):
-        return _own(config, maker, "train", n, seed)
+        return _user_env(config, maker, "train", n, seed)
     env = _procgen(config, own.stop - own.start, seed, levels=levels, count=config.levels.count)
-    if not ranks.alone and levels is None:  # listed levels start from states that know no seed
+    if not ranks.alone and levels is None:  # listed levels start from states that do not depend on the seed
         whole = _procgen(config, n, seed, count=config.levels.count)
         states = whole.state()
         whole.close()
@@ -66,24 +66,24 @@ def make_train(config: Config, maker: EnvMaker | None, levels: LevelChooser | No
 
 
 def known_spaces(config: Config) -> Spaces | None:
-    """What the training environments show and take: Procgen's are known before they are made, one's own are not."""
+    """The spaces of the training environments, if they are known before the environments are made: on Procgen."""
     if config.game.startswith(OWN):
         return None
     return Spaces((config.env.frame_size, config.env.frame_size, 3), np.dtype(np.uint8), NUM_ACTIONS)
 
 
 def make_one(config: Config, maker: EnvMaker | None) -> VectorEnv:
-    """One environment, to see what it looks like."""
+    """A single training environment, to inspect its spaces."""
     if config.game.startswith(OWN):
-        return _own(config, maker, "train", 1, train_seed(config.seed))
+        return _user_env(config, maker, "train", 1, train_seed(config.seed))
     return _procgen(config, 1, 0)
 
 
 def splits(config: Config, maker: EnvMaker | None) -> dict[str, Callable[[int, int], VectorEnv]]:
-    """How to make the environments of evaluation k, on training levels and on unseen ones."""
+    """For training levels and for unseen ones, a function (num_envs, k) that makes the environments of evaluation k."""
     if config.game.startswith(OWN):
         names = list(SPLITS) if maker is not None and maker.test is not None else ["train"]
-        return {name: partial(_own_evaluation, config, maker, name) for name in names}
+        return {name: partial(_user_evaluation_env, config, maker, name) for name in names}
 
     def train(n: int, k: int) -> VectorEnv:
         seed = rand_seed(config.seed, "eval", "train", k)
@@ -97,7 +97,7 @@ def splits(config: Config, maker: EnvMaker | None) -> dict[str, Callable[[int, i
 
 
 def make_levels(config: Config, levels: Sequence[int], render: bool = False) -> VectorEnv:
-    """One environment a level, each starting on its own."""
+    """One environment per level, each starting on that level."""
     if config.game.startswith(OWN):
         raise BadInput("Levels can be chosen by number only on Procgen; use train or test.")
     return _procgen(config, len(levels), 0, levels=EachOnce(levels), render=render)
@@ -120,30 +120,30 @@ def _procgen(
     )
 
 
-def _own_evaluation(config: Config, maker: EnvMaker | None, split: str, n: int, k: int) -> VectorEnv:
-    return _own(config, maker, split, n, rand_seed(config.seed, "eval", split, k))
+def _user_evaluation_env(config: Config, maker: EnvMaker | None, split: str, n: int, k: int) -> VectorEnv:
+    return _user_env(config, maker, split, n, rand_seed(config.seed, "eval", split, k))
 
 
-def _own(config: Config, maker: EnvMaker | None, split: str, n: int, seed: int) -> VectorEnv:
+def _user_env(config: Config, maker: EnvMaker | None, split: str, n: int, seed: int) -> VectorEnv:
     from dcpg.envs.adapter import GymnasiumEnv
 
     if maker is None:
         raise BadInput(
-            f"{config.game.removeprefix(OWN)} is an environment of your own; go on from Python, with env=... ."
+            f"{config.game.removeprefix(OWN)} is an environment of your own; continue from Python, with env=... ."
         )
     make = maker.train if split == "train" or maker.test is None else maker.test
     return GymnasiumEnv(make(n, seed), seed)
 
 
 def protocol_of(config: Config, greedy: bool = False) -> Protocol:
-    """How a run is evaluated: with the value head that gives its advantages, and that head's discount."""
+    """How a run is evaluated: values come from the head that gives the advantages, with that head's discount."""
     method = config.declared()
     gamma = method.targets[method.advantages].gamma
     return Protocol(method.advantages, gamma, config.evaluation.max_steps, greedy)
 
 
 def augmenter_of(config: Config, ranks: Ranks = ALONE) -> Augmenter | None:
-    """Who chooses the augmentation of each rollout, if a run has one."""
+    """The chooser of the augmentation of each rollout, or None if the run uses none."""
     if config.augment == "none":
         return None
     if config.augment != "ucb":
@@ -152,7 +152,7 @@ def augmenter_of(config: Config, ranks: Ranks = ALONE) -> Augmenter | None:
 
 
 def check_fits(config: Config, env: VectorEnv) -> None:
-    """Refuse an environment that lacks what the method asks for."""
+    """Refuse an environment that does not provide what the method needs."""
     method = config.declared()
     if method.needs_levels and not env.has_levels:
         raise BadInput(

@@ -1,4 +1,4 @@
-"""The command that makes a run, from its configuration."""
+"""The commands that start and resume a run, made from its configuration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OPTIONS = ("method", "game", "seed", "preset", "steps")
 
 
 def train_command(config: Config, out: Path | None = None) -> str:
-    """`dcpg train ...` with every setting that the method and the preset do not have already."""
+    """`dcpg train ...` with every setting that differs from the defaults of the method and the preset."""
     usual = usual_values(config.method, config.preset)
     words = ["dcpg", "train", config.method, "--game", config.game.removeprefix(OWN), "--preset", config.preset]
     if config.steps != usual["steps"]:
@@ -31,12 +31,12 @@ def train_command(config: Config, out: Path | None = None) -> str:
 
 @functools.cache
 def usual_values(method: str, preset: str) -> dict[str, Any]:
-    """What a method and a preset have without being told; no game has others."""
+    """The default settings of a method under a preset; they are the same for every game."""
     return {name: value for name, value, _ in dotted(resolve(method, "bigfish", preset=preset))}
 
 
 def written(value: Any) -> str:
-    """A value as `--set` reads it."""
+    """A value as the text that `--set` parses."""
     if isinstance(value, tuple):
         return ",".join(map(written, value))
     if isinstance(value, bool):
@@ -45,6 +45,6 @@ def written(value: Any) -> str:
 
 
 def resume_command(directory: Path, processes: int) -> str:
-    """The command that goes on with a run."""
+    """`dcpg resume ...`, under torchrun if the run has several processes."""
     program = "dcpg" if processes == 1 else f"torchrun --nproc-per-node {processes} -m dcpg"
     return f"{program} resume {directory}"

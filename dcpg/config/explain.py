@@ -1,4 +1,4 @@
-"""Algorithm 1, filled in for a method."""
+"""Explains a method: Algorithm 1 with its numbers, and the equation and source of every term."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def explain(config: Config) -> str:
     lines += ["", *_pseudocode(config, m)]
     lines += [
         "",
-        f"Each Adam has moments of its own: learning rate {h.learning_rate:g}, epsilon {h.adam_eps:g}, gradients "
+        f"Each Adam has its own moments: learning rate {h.learning_rate:g}, epsilon {h.adam_eps:g}, gradients "
         f"clipped to {h.max_grad_norm:g}.",
         "",
         "Terms and choices" if m.augmented or config.levels.sampler != "uniform" else "Terms",
@@ -52,7 +52,7 @@ def _pseudocode(config: Config, m: Method) -> list[str]:
         lines += [" 2    B <- empty"]
     lines += [f" 3    for iter = 1 .. {m.N_pi}"]
     lines += [f" 4      tau <- {config.env.num_envs} x {config.rollout_length} steps with pi{_levels(config)}"]
-    several = len(m.targets) > 1  # then each is named after its encoder, as the paper does
+    several = len(m.targets) > 1  # then each is named after its encoder, as in the paper
     for head, t in m.targets.items():
         name = f"R_{m.encoder_of(head)}" if several else "R"
         lines.append(f" 4      {name} <- targets from {head}, gamma {t.gamma:g}, lambda {t.lam:g}")
@@ -81,12 +81,12 @@ def _augmentation(config: Config) -> str:
 
 
 def _minimise(line: Optimise) -> list[str]:
-    """The line as text, a step a line if it takes several on each minibatch."""
+    """The line as text, with one text line per step if it takes several steps on each minibatch."""
     where = line.data
     data = (
         f"tau in {where.minibatches} minibatches"
         if isinstance(where, Tau)
-        else f"B, {where.segments} segments a minibatch"
+        else f"B, {where.segments} segments per minibatch"
     )
     if not line.before:
         return [f"minimise {_sum(line.terms)} with {data}   [Adam: {line.name}]"]
@@ -123,7 +123,7 @@ def docstring(term: Callable[..., Any]) -> dict[str, str]:
 
 
 def table() -> list[dict[str, Any]]:
-    """The methods and what they are made of."""
+    """One row per method: its networks, targets, phases and fixed settings."""
     rows = []
     for name, spec in METHODS.items():
         config = resolve(name, "bigfish")

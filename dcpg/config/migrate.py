@@ -1,4 +1,4 @@
-"""Configurations that older releases wrote, brought to today's schema: one small function per schema."""
+"""Migrates configurations of older releases to the current schema, with one small function per schema."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from dcpg.config.schema import SCHEMA
 from dcpg.errors import BadInput
 
-# The presets while schema 5 was current. A run's label and setting follow from the presets of its own time.
+# The presets of schema 5. A run's label and setting follow from the presets with which it was started.
 PRESETS_5: dict[str, dict[str, Any]] = {
     "paper": {},
     "laptop": {
@@ -38,7 +38,7 @@ PRESETS_5: dict[str, dict[str, Any]] = {
 
 
 def _from_5(plain: dict[str, Any]) -> dict[str, Any]:
-    """Schema 6 also writes down what the preset set."""
+    """Schema 6 also records the values that the preset set."""
     return plain | {"preset_values": PRESETS_5.get(str(plain.get("preset")), {})}
 
 
@@ -46,7 +46,7 @@ MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {5: _from_5}
 
 
 def migrated(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration in today's schema; one that is too old, or newer than this program, is refused."""
+    """The configuration in the current schema; one that is too old, or newer than this program, is refused."""
     found, schema = dict(plain), plain.get("schema", SCHEMA)
     if schema not in (*MIGRATIONS, SCHEMA):
         readable = ", ".join(map(str, [*MIGRATIONS, SCHEMA]))

@@ -1,10 +1,10 @@
-"""The presets: sizes for the paper, for a laptop and for trying a command."""
+"""The presets: sizes for the paper, for a laptop and for trying out a command."""
 
 from __future__ import annotations
 
 from typing import Any
 
-# Presets change the paper's values by dotted name; a name that a method does not have is passed over.
+# Presets change the paper's values by dotted name; names that a method does not have are skipped.
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
     "laptop": {

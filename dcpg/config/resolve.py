@@ -1,4 +1,4 @@
-"""From defaults, a preset and what was given to the whole configuration of a run."""
+"""Resolves defaults, a preset and the given settings into the configuration of a run."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def resolve(
     seed: int = 0,
     settings: Mapping[str, Any] | None = None,
 ) -> Config:
-    """Defaults, then the preset, then what was given."""
+    """The defaults, overridden by the preset, by what defines the method and by what was given, in this order."""
     if preset not in PRESETS:
         raise unknown("preset", preset, PRESETS)
     if method not in METHODS:
         raise unknown("method", method, METHODS)
     values = dict(PRESETS[preset])
-    base = _Loose(algorithm=METHODS[method].settings())
+    base = _Draft(algorithm=METHODS[method].settings())
     known = {name for name, _, _ in dotted(base)}
     values = {name: value for name, value in values.items() if name in known} | dict(METHODS[method].fixed)
     for name in ("method", "game", "seed", "preset"):
@@ -42,16 +42,16 @@ def resolve(
     _check_effect(settings or {}, values)
     if steps is not None:
         values["steps"] = steps
-    loose = override(base, values)
-    if loose.machine.threads == 0:
-        loose = override(loose, {"machine.threads": max(available_cores() // processes_here(), 1)})
+    draft = override(base, values)
+    if draft.machine.threads == 0:
+        draft = override(draft, {"machine.threads": max(available_cores() // processes_here(), 1)})
     if processes() > 1 and "shards" not in (settings or {}):
-        loose = override(loose, {"shards": processes()})
-    plain = {f.name: getattr(loose, f.name) for f in dataclasses.fields(loose)}
+        draft = override(draft, {"shards": processes()})
+    plain = {f.name: getattr(draft, f.name) for f in dataclasses.fields(draft)}
     return Config(**plain | {"method": method, "game": game, "seed": seed, "preset": preset})
 
 
-# settings that do something only while another one has one of these values
+# settings that have an effect only while another one has one of these values
 NEEDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "drac.alpha_r": ("augment", CHOICES[1:]),
     "drac.c": ("augment", ("ucb",)),
@@ -62,8 +62,8 @@ NEEDS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def _check_effect(given: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    """Refuse a setting that would change nothing: who gives it expects something of it."""
-    defaults = {name: value for name, value, _ in dotted(_Loose())}
+    """Refuse a setting that would have no effect, because the user expects one."""
+    defaults = {name: value for name, value, _ in dotted(_Draft())}
     for name in given.keys() & NEEDS.keys():
         other, useful = NEEDS[name]
         value = values.get(other, defaults[other])
@@ -72,8 +72,8 @@ def _check_effect(given: Mapping[str, Any], values: Mapping[str, Any]) -> None:
 
 
 @dataclass(frozen=True)
-class _Loose(Config):
-    """A configuration in the making: checked as a whole only when it becomes a Config."""
+class _Draft(Config):
+    """An unfinished configuration: settings are checked against each other only when it becomes a Config."""
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
@@ -95,5 +95,5 @@ def origins(config: Config, settings: Mapping[str, Any]) -> list[tuple[str, Any,
 
 
 def available_cores() -> int:
-    """Cores this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

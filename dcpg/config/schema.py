@@ -15,13 +15,13 @@ from dcpg.methods import METHODS, Common, Method
 from dcpg.methods.drac import CHOICES, DrAC, with_drac
 from dcpg.settings import Section, dotted, setting
 
-SCHEMA = 6  # of config.json; a change of it needs a function in migrate.py
+SCHEMA = 6  # version of config.json; a new one needs a function in migrate.py
 
 
-OWN = "own:"  # a run on the user's own environment has this before its game's name
+OWN = "own:"  # prefix of the game's name in runs on the user's own environment
 
 
-# what changes nothing in the result at a given number of steps
+# settings that do not change the result at a given number of steps
 UNDECISIVE = ("steps", "checkpoints", "keep_every", "check_room", "wandb", "preset")
 
 
@@ -33,7 +33,7 @@ ANALYSES = ("stiffness", "ood-actions", "values", "levels")
 
 @dataclass(frozen=True)
 class Env(Section):
-    """The environments."""
+    """The environments of training and evaluation."""
 
     mode: str = setting("easy", "paper, Section 5", choices=tuple(MODES))
     num_envs: int = setting(64, "paper, Table 4", low=1, high=65_536)
@@ -43,7 +43,7 @@ class Env(Section):
 
 @dataclass(frozen=True)
 class Levels(Section):
-    """The training levels."""
+    """The training levels and how they are chosen."""
 
     start: int = setting(0, "paper, Section 5", low=0, high=ALL_LEVELS - 1)
     count: int = setting(200, "paper, Section 5 (0: all levels)", low=0, high=ALL_LEVELS)
@@ -57,7 +57,7 @@ class Levels(Section):
 
 @dataclass(frozen=True)
 class Net(Section):
-    """The networks' widths."""
+    """The widths of the encoders and the discriminator."""
 
     channels: tuple[int, ...] = setting((16, 32, 32), "authors' code (IMPALA)", low=1)
     features: int = setting(256, "authors' code (IMPALA)", low=1)
@@ -66,7 +66,7 @@ class Net(Section):
 
 @dataclass(frozen=True)
 class Evaluation(Section):
-    """Evaluation during training."""
+    """How often a run is evaluated during training, and on how many episodes."""
 
     every: int = setting(10, "authors' code: rollouts between evaluations", low=1)
     episodes: int = setting(100, "paper, Section 5", low=1, high=65_536)
@@ -75,14 +75,14 @@ class Evaluation(Section):
 
 @dataclass(frozen=True)
 class Checkpoints(Section):
-    """When the run is saved, besides phase ends and signals."""
+    """When the run is saved, in addition to the ends of phases and signals."""
 
     minutes: float = setting(10.0, "ours", above=0)
 
 
 @dataclass(frozen=True)
 class Machine(Section):
-    """How it is computed. Fixed at the start and enforced on resume, because results depend on it to the last bit."""
+    """How it is computed. Fixed at the start and enforced on resume, because it affects the results' last bits."""
 
     device: str = setting("cpu", "ours: cpu, cuda or cuda:N")
     threads: int = setting(0, "ours: 0 means all cores at the start", low=0, high=1024)
@@ -93,7 +93,7 @@ class Machine(Section):
 
 @dataclass(frozen=True)
 class Config(Section):
-    """A run."""
+    """All settings of a run, checked against each other."""
 
     method: str = setting("dcpg", "given")
     game: str = setting("bigfish", "given")
@@ -134,18 +134,18 @@ class Config(Section):
         self._check_division()
 
     def _check_method(self) -> None:
-        """What a method is made of cannot be set otherwise under its name."""
+        """Refuse other values of the settings that define the method, and analyses that it does not support."""
         values = {name: value for name, value, _ in dotted(self)}
         for name, value in METHODS[self.method].fixed.items():
             if values[name] != value:
                 raise BadInput(
-                    f"{self.method} is what it is by {name}={value}; got {values[name]!r}. Train another method, ppo "
+                    f"{self.method} is defined by {name}={value}; got {values[name]!r}. Train another method, ppo "
                     f"for example, with --set {name}={values[name]}."
                 )
 
         if "ood-actions" in self.analyse and "discriminator" not in _heads(self.declared()):
             raise BadInput(
-                f"analyse=ood-actions asks a discriminator, which {self.method} does not have; train ddcpg, dcpg+f, "
+                f"analyse=ood-actions needs a discriminator, which {self.method} does not have; train ddcpg, dcpg+f, "
                 "dcpg+i, dcpg+fi or dppg."
             )
 
@@ -157,11 +157,11 @@ class Config(Section):
             return
         if self.game.startswith(OWN):
             raise BadInput(
-                f"levels.sampler={c.sampler} sets levels, which only Procgen lets us do; an environment of your own "
+                f"levels.sampler={c.sampler} sets levels, which only Procgen allows; an environment of your own "
                 "needs levels.sampler=uniform."
             )
         if not (c.seeds or c.count):
-            raise BadInput(f"levels.sampler={c.sampler} needs a finite set of levels; levels.count is 0, all of them.")
+            raise BadInput(f"levels.sampler={c.sampler} needs a finite set of levels; levels.count is 0, all levels.")
         if (len(c.seeds) or c.count) > MAX_STARTS:
             raise BadInput(
                 f"levels.sampler={c.sampler} keeps the start of every level in memory, so it takes at most "
@@ -198,20 +198,20 @@ class Config(Section):
 
     @property
     def rollout_size(self) -> int:
-        """Steps of one rollout."""
+        """Environment steps of one rollout."""
         return self.env.num_envs * self.rollout_length
 
     @property
     def rollouts(self) -> int:
-        """Whole rollouts of the run; the rest of the steps is dropped."""
+        """Whole rollouts of the run; a remainder of `steps` is dropped."""
         return self.steps // self.rollout_size
 
     def declared(self) -> Method:
-        """The method, filled in with this run's settings: pure data, made once."""
+        """The method, filled in with this run's settings: pure data, cached."""
         return _declared(METHODS[self.method].declare, self.algorithm, self.drac, self.augment)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, nested as the dotted names are."""
+        """The settings as JSON data, nested like their dotted names."""
         plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
         return plain
 

@@ -1,4 +1,4 @@
-"""The policy at work: what the networks say about frames, without gradients, and sampling actions."""
+"""Acting: the networks' outputs for frames, without gradients, and the sampling of actions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from dcpg.core.networks import Network, Outputs
 
 
 def sample_actions(log_policy: Tensor, uniform: Tensor) -> Tensor:
-    """Actions by inverse CDF: the same entry of the table gives the same action however the batch is split."""
+    """Sample actions by inverse CDF: each uniform number gives the same action however the batch is split."""
     cumulative = log_policy.double().exp().cumsum(1)
     actions = (cumulative <= uniform[:, None] * cumulative[:, -1:]).sum(1)
     return actions.clamp_(max=log_policy.shape[1] - 1)
 
 
 class Actor:
-    """The network without gradient, on frames from the environments."""
+    """Runs the network on frames from the environments, without gradients."""
 
     def __init__(
         self, network: Network, heads: tuple[str, ...], chunk: int, device: torch.device, precision: str
@@ -37,12 +37,10 @@ class Actor:
             return out.log_policy.cpu(), {head: out.value(head).cpu() for head in self.heads}
 
     def log_policy(self, frames: NDArray[Any]) -> Tensor:
-        """log pi(.|s) alone."""
         with self._outputs(frames) as out:
             return out.log_policy.cpu()
 
     def values(self, frames: NDArray[Any]) -> dict[str, Tensor]:
-        """V(s) alone."""
         with self._outputs(frames) as out:
             return {head: out.value(head).cpu() for head in self.heads}
 

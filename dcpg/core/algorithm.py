@@ -33,7 +33,7 @@ from dcpg.core.stepper import Stepper
 
 
 class Algorithm:
-    """A method in training: where tau comes from, who steps the networks, B and the cursor."""
+    """The training loop of a method, with its collector, loader, stepper, buffer B and cursor."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Algorithm:
         self.tau: Rollout | None = None
 
     def rollout(self) -> None:
-        """One turn of the inner loop, from wherever the cursor is."""
+        """One iteration of the inner loop, starting at the cursor."""
         at, method = self.cursor, self.method
         if at.line == 0:
             self.stepper.start_row()
@@ -93,7 +93,7 @@ class Algorithm:
         self.B.old_log_policy = torch.stack(log_policies)
 
     def state(self) -> State:
-        """The cursor, and as shared files tau, the rollouts of B and pi_old's outputs."""
+        """The cursor; tau, the rollouts of B and pi_old's outputs are shared files."""
         at, B, shared = self.cursor, self.B, dict[str, Callable[[], Large]]()
         for number, kept in B.rollouts.items():
             shared[f"rollout-{number:08d}.frames"] = partial(getattr, kept, "segments")
@@ -108,7 +108,7 @@ class Algorithm:
         return State(plain, shared=shared)
 
     def restore(self, state: State) -> None:
-        """Go back to a state. The collector must have been restored before."""
+        """Restore a state. The collector must be restored first."""
         plain, frames = state.plain, self.B.frames
         self.cursor = at = Cursor.restored(plain["cursor"], self.method.lines)
         self.B.clear()

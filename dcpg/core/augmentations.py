@@ -1,8 +1,8 @@
 """The eight augmentations of UCB-DrAC (Raileanu et al. 2021), in the order of its arms.
 
-An augmentation is two functions: `draw` gives each image its parameters, [b, k], and `apply` makes new images from
-images [b, H, W, 3] in [0, 1] and those parameters. Images are never written to. Lengths are given for 64 x 64 images
-and scale with the height.
+An augmentation is two functions: `draw` returns the parameters of each image, [b, k], and `apply` makes new images from
+images [b, H, W, 3] in [0, 1] and those parameters. Images are never modified in place. Lengths are given for 64 x 64
+images and scale with the height.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from torch import Generator, Tensor
 PAD = 12  # pixels that a crop can shift by
 
 
-BOX = (7, 22)  # a cutout's height and width are whole numbers from here to below there
+BOX = (7, 22)  # a cutout's height and width are integers in this half-open range
 
 
-CORNER = (12, 24)  # its distance from the top and from the left, to which its height or width is added
+CORNER = (12, 24)  # its distance from the top and from the left, plus its height or width
 
 
 GREY = (0.299, 0.587, 0.114)
 
 
-FACTORS = (0.6, 1.4)  # brightness, contrast and saturation are multiplied by one of these
+FACTORS = (0.6, 1.4)  # range of the factors of brightness, contrast and saturation
 
 
 HUE = 0.5 * 255 / 360  # a hue in [0, 1] is shifted by at most this
 
 
 class Augmentation(NamedTuple):
-    """How parameters are drawn and what is done with them."""
+    """Two functions: one draws the parameters, the other applies them."""
 
     draw: Callable[[int, Generator], Tensor]  # number of images -> parameters [b, k]
     apply: Callable[[Tensor, Tensor], Tensor]  # images [b, H, W, 3], parameters [b, k] -> new images
 
 
 def _length(pixels: Tensor | int, images: Tensor) -> Tensor:
-    """A length of a 64 x 64 image in these images, rounded down."""
+    """Scale a length in pixels of a 64 x 64 image to these images, rounded down."""
     return torch.as_tensor(pixels, device=images.device) * images.shape[1] // 64
 
 
@@ -49,33 +49,33 @@ def _uniform(b: int, k: int, generator: Generator) -> Tensor:
     return torch.rand(b, k, generator=generator)
 
 
-def _whole(b: int, low: int, high: int, generator: Generator) -> Tensor:
+def _integers(b: int, low: int, high: int, generator: Generator) -> Tensor:
     return torch.randint(low, high, (b, 1), generator=generator)
 
 
 def crop_draw(b: int, generator: Generator) -> Tensor:
-    """How far the crop lies from the top and the left of the padded image, as a share of the way."""
+    """The offset of the crop from the top and the left of the padded image, as fractions in [0, 1)."""
     return _uniform(b, 2, generator)
 
 
 def crop(images: Tensor, shifts: Tensor) -> Tensor:
-    """Pad by repeating the border, then cut out a random place of the old size."""
+    """Pad by repeating the border, then crop to the original size at a random position."""
     b, height, width, _ = images.shape
     pad = int(_length(PAD, images))
     shift = (shifts * (2 * pad + 1)).long().clamp(max=2 * pad) - pad
-    # a padded image is not made: a row outside is the border's row
+    # clamped indices repeat the border, without a padded copy
     rows = (torch.arange(height, device=images.device) + shift[:, :1]).clamp(0, height - 1)
     columns = (torch.arange(width, device=images.device) + shift[:, 1:]).clamp(0, width - 1)
     return images[torch.arange(b, device=images.device)[:, None, None], rows[:, :, None], columns[:, None, :]]
 
 
 def random_conv_draw(b: int, generator: Generator) -> Tensor:
-    """The weights of a convolution for each image, Xavier-normal."""
+    """Xavier-normal weights of one convolution per image."""
     return torch.randn(b, 3 * 3 * 3 * 3, generator=generator) * math.sqrt(2 / (27 + 27))
 
 
 def random_conv(images: Tensor, weights: Tensor) -> Tensor:
-    """Each image through its own 3 x 3 convolution without bias; the values are not clamped."""
+    """Convolve each image with its own 3 x 3 weights, without bias; the values are not clamped."""
     b, height, width, _ = images.shape
     stacked = images.permute(0, 3, 1, 2).reshape(1, 3 * b, height, width)
     out = F.conv2d(stacked, weights.reshape(3 * b, 3, 3, 3), padding=1, groups=b)
@@ -83,43 +83,43 @@ def random_conv(images: Tensor, weights: Tensor) -> Tensor:
 
 
 def grayscale_draw(b: int, generator: Generator) -> Tensor:
-    """Nothing is random."""
+    """No parameters: [b, 0], because nothing is random."""
     return torch.zeros(b, 0)
 
 
 def grayscale(images: Tensor, nothing: Tensor) -> Tensor:
-    """Luminance in all three channels."""
+    """Replace all three channels by the luminance."""
     return (images * images.new_tensor(GREY)).sum(3, keepdim=True).expand_as(images)
 
 
 def flip_draw(b: int, generator: Generator) -> Tensor:
-    """Which images are flipped."""
-    return _whole(b, 0, 2, generator)
+    """1 for images that are flipped and 0 for the others."""
+    return _integers(b, 0, 2, generator)
 
 
 def flip(images: Tensor, flipped: Tensor) -> Tensor:
-    """Upside down."""
+    """Flip the chosen images upside down."""
     return torch.where(_over_image(flipped) == 1, images.flip(1), images)
 
 
 def rotate_draw(b: int, generator: Generator) -> Tensor:
-    """How many quarter turns."""
-    return _whole(b, 0, 4, generator)
+    """The number of quarter turns of each image, 0 to 3."""
+    return _integers(b, 0, 4, generator)
 
 
 def rotate(images: Tensor, turns: Tensor) -> Tensor:
-    """Turned left by quarters."""
+    """Rotate each image anticlockwise by its number of quarter turns."""
     turned = torch.stack([torch.rot90(images, k, (1, 2)) for k in range(4)])
     return turned[turns[:, 0], torch.arange(len(images), device=images.device)]
 
 
 def cutout_draw(b: int, generator: Generator) -> Tensor:
     """The height and width of the box."""
-    return torch.cat([_whole(b, *BOX, generator), _whole(b, *BOX, generator)], 1)
+    return torch.cat([_integers(b, *BOX, generator), _integers(b, *BOX, generator)], 1)
 
 
 def cutout(images: Tensor, sizes: Tensor) -> Tensor:
-    """A black box."""
+    """Fill a box in each image with black."""
     return torch.where(_box(images, sizes), torch.zeros((), device=images.device), images)
 
 
@@ -130,12 +130,12 @@ def cutout_color_draw(b: int, generator: Generator) -> Tensor:
 
 
 def cutout_color(images: Tensor, parameters: Tensor) -> Tensor:
-    """A box of one colour."""
+    """Fill a box in each image with one colour."""
     return torch.where(_box(images, parameters[:, :2].long()), parameters[:, None, None, 2:], images)
 
 
 def _box(images: Tensor, sizes: Tensor) -> Tensor:
-    """Where the box is, bool [b, H, W, 1]: from the corner + size to the corner + twice the size."""
+    """The mask of the box, bool [b, H, W, 1]: from the corner + size to the corner + twice the size."""
     inside = []
     for axis in (0, 1):
         place = torch.arange(images.shape[1 + axis], device=images.device)
@@ -151,11 +151,11 @@ def color_jitter_draw(b: int, generator: Generator) -> Tensor:
     low, high = FACTORS
     factors = low + (high - low) * _uniform(b, 3, generator)
     shift = HUE * (2 * _uniform(b, 1, generator) - 1)
-    return torch.cat([factors, shift, _whole(b, 0, 2, generator)], 1)
+    return torch.cat([factors, shift, _integers(b, 0, 2, generator)], 1)
 
 
 def color_jitter(images: Tensor, parameters: Tensor) -> Tensor:
-    """Contrast about each channel's mean, and brightness, hue and saturation in HSV; either comes first."""
+    """Change the contrast about each channel's mean, and brightness, hue and saturation in HSV, in random order."""
     brightness, contrast, saturation, shift, first = (_over_image(p[:, None]) for p in parameters.unbind(1))
     first = first == 1
 
@@ -191,7 +191,7 @@ def hsv_to_rgb(images: Tensor) -> Tensor:
 
 
 def _over_image(parameters: Tensor) -> Tensor:
-    """[b, 1] as [b, 1, 1, 1]."""
+    """Reshape [b, 1] to [b, 1, 1, 1], to broadcast over images."""
     return parameters[:, :, None, None]
 
 

@@ -1,4 +1,4 @@
-"""Who chooses the augmentation of DrAC: a fixed one, or the UCB bandit of UCB-DrAC (Raileanu et al. 2021)."""
+"""Choosers of the augmentation of DrAC: a fixed one, or the UCB bandit of UCB-DrAC (Raileanu et al. 2021)."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ class Augmenter(Protocol):
         """The augmentation for the rollout that was observed last."""
 
     def observe(self, tau: Rollout) -> None:
-        """See a rollout, which the policy sampled after the update with the choice before."""
+        """Learn from a rollout that was sampled after the update with the previous choice."""
 
     def row(self) -> dict[str, Any]:
-        """Columns of metrics.jsonl."""
+        """The columns that this chooser adds to metrics.jsonl."""
 
     def state(self) -> Any:
-        """JSON that restores exactly."""
+        """JSON data from which `restore` continues exactly."""
 
-    def restore(self, state: Any) -> None:
-        """From `state()`."""
+    def restore(self, state: Any) -> None: ...
 
 
 class Fixed:
@@ -44,22 +43,17 @@ class Fixed:
         self.name = name
 
     def choose(self) -> str:
-        """Its name."""
         return self.name
 
-    def observe(self, tau: Rollout) -> None:
-        """Nothing to learn."""
+    def observe(self, tau: Rollout) -> None: ...
 
     def row(self) -> dict[str, Any]:
-        """The augmentation in use."""
         return {"augmentation": self.name}
 
     def state(self) -> Any:
-        """Nothing to keep."""
         return None
 
-    def restore(self, state: Any) -> None:
-        """Nothing to restore."""
+    def restore(self, state: Any) -> None: ...
 
 
 class UCB:
@@ -74,23 +68,18 @@ class UCB:
     arms = tuple(AUGMENTATIONS)
 
     def __init__(self, head: str, c: float, window: int, ranks: Ranks = ALONE) -> None:
-        self.head, self.c, self.window, self.ranks = (
-            head,
-            c,
-            window,
-            ranks,
-        )  # head: the value head whose targets are the reward
+        # head: the value head whose mean target is the reward
+        self.head, self.c, self.window, self.ranks = head, c, window, ranks
         self.total = 1
         self.counts = [1] * len(self.arms)
         self.rewards: list[list[float]] = [[] for _ in self.arms]  # the last `window` of each arm
-        self.arm: int | None = None  # nothing was chosen before the first rollout
+        self.arm: int | None = None  # None before the first rollout
 
     def choose(self) -> str:
-        """The arm in use."""
         return self.arms[self.arm or 0]
 
     def observe(self, tau: Rollout) -> None:
-        """Reward the arm in use, then choose again; of equal arms the first."""
+        """Reward the arm in use, then choose the next one; ties go to the first arm."""
         if self.arm is not None:
             self.total += 1
             self.counts[self.arm] += 1
@@ -105,11 +94,9 @@ class UCB:
         self.arm = bounds.index(max(bounds))
 
     def row(self) -> dict[str, Any]:
-        """The augmentation in use."""
         return {"augmentation": self.choose()}
 
     def state(self) -> Any:
-        """Counts, rewards and the arm in use."""
         return {
             "total": self.total,
             "counts": list(self.counts),
@@ -118,11 +105,11 @@ class UCB:
         }
 
     def restore(self, state: Any) -> None:
-        """From `state()`; a state that no run can have is refused."""
+        """Restore a state; raise ValueError for one that no run can have."""
         total, counts, rewards, arm = (state[name] for name in ("total", "counts", "rewards", "arm"))
         arms = range(len(self.arms))
         if not (isinstance(counts, list) and isinstance(rewards, list) and len(counts) == len(rewards) == len(arms)):
-            raise ValueError("the bandit is of other arms")
+            raise ValueError("the bandit has other arms")
         fits = (
             all(type(n) is int and n >= 1 for n in counts)
             and (type(total) is int and total == sum(counts) - len(arms) + 1)
@@ -131,5 +118,5 @@ class UCB:
             and ((arm is None and total == 1) or (type(arm) is int and arm in arms))
         )
         if not fits:
-            raise ValueError("the bandit's state is not one that it can have")
+            raise ValueError("the bandit's state is impossible")
         self.total, self.counts, self.rewards, self.arm = total, counts, rewards, arm

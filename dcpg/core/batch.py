@@ -31,24 +31,22 @@ class Batch:
     # from B
     old_log_policy: Tensor = field(default_factory=lambda: torch.empty(0))  # log pi_old(.|s), float32 [b, actions]
     next_rows: Tensor = field(default_factory=lambda: torch.empty(0))  # int64 [b], the row of frames that is s_{t+1}
-    crosses: Tensor = field(
-        default_factory=lambda: torch.empty(0)
-    )  # float32 [b], 1 where s_{t+1} is of another episode
+    # float32 [b], 1 where s_{t+1} belongs to another episode
+    crosses: Tensor = field(default_factory=lambda: torch.empty(0))
     segments: Tensor = field(default_factory=lambda: torch.empty(0))  # int64 [S], the segments of B in this batch
     # drawn
     augmentation: dict[str, Tensor] = field(default_factory=dict)  # the augmentation in use -> its parameters [b, k]
     other_frames: Tensor = field(default_factory=lambda: torch.empty(0))  # another state of each state's level
-    other_is_earlier: Tensor = field(default_factory=lambda: torch.empty(0))  # float32 [b], 1 if it is earlier
-    negative_next: Tensor = field(
-        default_factory=lambda: torch.empty(0)
-    )  # int64 [b], the sample whose s' is wrong here
-    negative_actions: Tensor = field(default_factory=lambda: torch.empty(0))  # int64 [b]
+    other_is_earlier: Tensor = field(default_factory=lambda: torch.empty(0))  # float32 [b], 1 if that one is earlier
+    # int64 [b], the sample whose s' is used as the wrong s'
+    negative_next: Tensor = field(default_factory=lambda: torch.empty(0))
+    negative_actions: Tensor = field(default_factory=lambda: torch.empty(0))  # int64 [b], the wrong actions
 
     def __len__(self) -> int:
         return self.valid.shape[0]
 
     def chunks(self, size: int) -> Iterator[Batch]:
-        """The batch in consecutive parts of at most `size` samples, as equal as they can be."""
+        """The batch in consecutive parts of at most `size` samples and nearly equal sizes."""
         parts = math.ceil(len(self) / size)
         if parts <= 1:
             yield self
@@ -58,7 +56,6 @@ class Batch:
             yield self._map(lambda x, part=part: x[part] if x.numel() else x)
 
     def to(self, device: torch.device) -> Self:
-        """The batch on a device."""
         return self if device.type == "cpu" else self._map(lambda x: x.to(device, non_blocking=True))
 
     def _map(self, function: Any) -> Self:

@@ -34,11 +34,11 @@ class Buffer:
 
     def __init__(self, keep: Sequence[str], heads: Sequence[str], frames: FrameShape) -> None:
         self.frames = frames
-        self.heads = tuple(heads)  # value heads, whose targets are kept
-        self.dynamics = "a" in keep  # a, and with it s' of a segment's last step
+        self.heads = tuple(heads)  # value heads whose targets are kept
+        self.dynamics = "a" in keep  # keeps a, and with it s' of each segment's last step
         self.names = ["valid", *(f"returns/{head}" for head in heads)]
         self.names += [name for symbol, name in (("a", "actions"), ("done", "crosses")) if symbol in keep]
-        self.envs = range(frames.num_envs)  # whose segments `order` gives
+        self.envs = range(frames.num_envs)  # environments whose segments `order` returns
         self.rollouts: dict[int, Kept] = {}
         self.old_log_policy: Tensor | None = None  # float32 [segments of B, T, actions]
 
@@ -49,7 +49,7 @@ class Buffer:
             self.rollouts[number] = Kept(tau.segments, {name: tensors[name] for name in self.names})
 
     def restore(self, number: int, tensors: Mapping[str, Tensor], segments: list[bytes]) -> None:
-        """Put back what was kept of a rollout; tensors that B does not keep are left out."""
+        """Restore what was kept of a rollout; tensors that B does not keep are left out."""
         kept = {name: tensors[name] for name in self.names}
         check_rollout_tensors(kept, {name: PER_STEP.get(name, torch.float32) for name in self.names}, self.frames)
         if len(segments) != self.frames.num_envs:
@@ -57,7 +57,6 @@ class Buffer:
         self.rollouts[number] = Kept(segments, kept)
 
     def clear(self) -> None:
-        """Start a new phase."""
         self.rollouts.clear()
         self.old_log_policy = None
 
@@ -95,7 +94,7 @@ class Buffer:
             valid=column("valid").float(),
             returns={head: column(f"returns/{head}") for head in self.heads},
             actions=column("actions") if self.dynamics else empty,
-            # frames are laid out [T, S] and then the S last ones, so s_{t+1} is always S rows further
+            # frames are laid out as [T, S] followed by the S last ones, so s_{t+1} is always S rows further
             next_rows=torch.arange(S, T * S + S) if self.dynamics else empty,
             crosses=column("crosses").float() if "crosses" in self.names else empty,
             old_log_policy=self.old_log_policy[segments].transpose(0, 1).flatten(0, 1),
@@ -103,12 +102,12 @@ class Buffer:
         )
 
     def part(self, envs: range) -> Buffer:
-        """The same buffer, of which `order` gives only the segments of some environments."""
+        """A view of the buffer in which `order` returns only the segments of some environments."""
         view = copy.copy(self)
         view.envs = envs
         return view
 
     def order(self, generator: torch.Generator) -> Tensor:
-        """The segments, shuffled."""
+        """The indices of the segments, shuffled."""
         own = torch.arange(len(self)).view(-1, self.frames.num_envs)[:, self.envs.start : self.envs.stop].flatten()
         return own[torch.randperm(len(own), generator=generator)]

@@ -26,7 +26,7 @@ from dcpg.seeding import generator
 
 
 class Sampler(Protocol):
-    """Where the loop gets its rollouts from."""
+    """The source of the loop's rollouts."""
 
     actor: Actor
 
@@ -38,10 +38,10 @@ class Sampler(Protocol):
 
 
 class Collector:
-    """The environments and all that is counted along their way: rewards, episodes, levels, augmentations.
+    """Samples rollouts, and keeps the reward statistics, episodes, levels and augmentations that go with them.
 
-    Level choosers move on while a rollout is being sampled, so the state is taken at its start: a rollout that was
-    interrupted is sampled again, exactly.
+    Level choosers advance while a rollout is being sampled, so the state is taken at its start: an interrupted rollout
+    is sampled again, exactly.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Collector:
     ) -> None:
         self.env, self.actor, self.method = env, actor, method
         self.seed, self.length, self.ranks, self.observer = seed, length, ranks, observer or LoopObserver()
-        self.num_envs = env.num_envs * ranks.size  # of all ranks
+        self.num_envs = env.num_envs * ranks.size  # over all ranks
         self.own = ranks.slice(self.num_envs)
         self.normaliser, self.episodes = RewardNormaliser.fresh(self.num_envs), EpisodeCounter(self.num_envs)
         self.augmenter = augmenter
@@ -67,14 +67,14 @@ class Collector:
             name: chooser for name, chooser in (("levels", levels), ("augmentation", augmenter)) if chooser is not None
         }
         self.memories: dict[str, Memory] = {"normaliser": self.normaliser, "episodes": self.episodes, **self.choosers}
-        self._start = self._now()
+        self._state_at_start = self._current_state()
 
     @property
     def augmentation(self) -> str:
         return self.augmenter.choose() if self.augmenter is not None else ""
 
     def sample(self, rollout: int) -> Rollout:
-        """Rollout number `rollout`, with its targets."""
+        """Sample rollout number `rollout` and compute its targets."""
         uniform = torch.rand(
             self.length, self.num_envs, generator=generator(self.seed, "act", rollout), dtype=torch.float64
         )
@@ -84,11 +84,11 @@ class Collector:
         tau = with_targets(self._counted(tau), self.method, self.ranks)
         for chooser in self.choosers.values():
             chooser.observe(tau)
-        self._start = self._now()
+        self._state_at_start = self._current_state()
         return tau.with_augmentation(self.augmentation)
 
     def _counted(self, tau: Rollout) -> Rollout:
-        """tau with normalised rewards and step counts; every rank counts the environments of all."""
+        """tau with normalised rewards and step counts; every rank counts the environments of all ranks."""
         columns = self.ranks.columns
         whole = dataclasses.replace(
             tau,
@@ -103,17 +103,17 @@ class Collector:
         return dataclasses.replace(tau, rewards=rewards, step_counts=counts)
 
     def row(self) -> dict[str, Any]:
-        """What the choosers have to say about the newest rollout, as columns of metrics.jsonl."""
+        """The choosers' columns of metrics.jsonl for the newest rollout."""
         return {name: value for chooser in self.choosers.values() for name, value in chooser.row().items()}
 
-    def _now(self) -> State:
+    def _current_state(self) -> State:
         return State({name: memory.state() for name, memory in self.memories.items()}, blobs=self.env.state())
 
     def state(self) -> State:
-        return self._start
+        return self._state_at_start
 
     def restore(self, state: State) -> None:
-        """Go back to the start of a rollout; environments that cannot save their state begin new episodes."""
+        """Return to the start of a rollout; environments that cannot save their state begin new episodes."""
         for name, memory in self.memories.items():
             memory.restore(state.plain[name])
         assert state.blobs is not None
@@ -121,11 +121,11 @@ class Collector:
         if not self.env.exact_state:
             self.episodes.begin_anew()
             self.normaliser.sums[:] = 0
-        self._start = State(state.plain, blobs=state.blobs)
+        self._state_at_start = State(state.plain, blobs=state.blobs)
 
 
 def with_rewards(tau: Rollout, normaliser: RewardNormaliser) -> Rollout:
-    """tau with normalised rewards; the normaliser's statistics move on."""
+    """tau with normalised rewards; updates the normaliser's statistics."""
     rewards = normaliser(tau.raw_rewards.numpy(), tau.dones.numpy(), tau.valid.numpy())
     return dataclasses.replace(tau, rewards=torch.from_numpy(rewards))
 
@@ -133,10 +133,10 @@ def with_rewards(tau: Rollout, normaliser: RewardNormaliser) -> Rollout:
 def collect(
     env: VectorEnv,
     actor: Actor,
-    uniform: Tensor,  # float64 [T, N], one entry an action
+    uniform: Tensor,  # float64 [T, N], one number per action
     between_steps: Callable[[], None],
 ) -> Rollout:
-    """Sample T steps with the policy; rewards are normalised afterwards, for acting does not need them."""
+    """Sample T steps with the policy; rewards are normalised afterwards, because acting does not need them."""
     T, N = uniform.shape
     first, levels_now = env.observe()
     frames = np.empty((T + 1, *first.shape), first.dtype)

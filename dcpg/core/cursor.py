@@ -1,4 +1,4 @@
-"""The place of the training loop."""
+"""The position of the training loop."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dcpg.core.method import Optimise
 
 @dataclass
 class Cursor:
-    """Where the loop is; every random draw and a resume follow from it alone."""
+    """The position of the loop; with the seed it determines every random draw, and where a resume continues."""
 
-    rollout: int = 0  # whole rollouts done
+    rollout: int = 0  # completed rollouts
     line: int = 0  # 0: tau is not collected yet; k: at the k-th "Optimise" line
     epoch: int = 0
     minibatch: int = 0
@@ -22,7 +22,7 @@ class Cursor:
         return f"rollout {self.rollout + 1}, epoch {self.epoch + 1}, minibatch {self.minibatch + 1}"
 
     def remaining(self, line: int, epochs: int) -> Iterator[tuple[int, int]]:
-        """The (epoch, minibatch) of a line that are still to do, as `advance` moves the cursor on."""
+        """Yield the remaining (epoch, minibatch) of a line, while `advance` moves the cursor."""
         if self.line < line:
             self.line, self.epoch, self.minibatch = line, 0, 0
         while self.line == line and self.epoch < epochs:
@@ -31,7 +31,7 @@ class Cursor:
             self.line, self.epoch, self.minibatch = line + 1, 0, 0
 
     def advance(self, minibatches: int) -> None:
-        """Move on by one minibatch of an epoch that has so many."""
+        """Move on by one minibatch; an epoch has `minibatches` of them."""
         self.minibatch += 1
         if self.minibatch == minibatches:
             self.epoch, self.minibatch = self.epoch + 1, 0
@@ -41,9 +41,9 @@ class Cursor:
 
     @classmethod
     def restored(cls, plain: Mapping[str, Any], lines: tuple[Optimise, ...]) -> Self:
-        """From plain data; a place that a loop over these lines cannot be at is refused."""
+        """A cursor from JSON data; raise ValueError for a position that a loop over these lines cannot have."""
         cursor = cls(**{name: int(value) for name, value in plain.items()})
         inside = 0 <= cursor.line <= len(lines) + 1 and min(cursor.rollout, cursor.epoch, cursor.minibatch) >= 0
         if not inside or (1 <= cursor.line <= len(lines) and cursor.epoch > lines[cursor.line - 1].epochs):
-            raise ValueError(f"the loop has no place {dict(plain)}")
+            raise ValueError(f"the loop cannot be at {dict(plain)}")
         return cursor

@@ -1,8 +1,8 @@
-"""What a minibatch must be given at random before its terms are computed.
+"""Random additions to a minibatch, drawn before its terms are computed.
 
-A draw takes a minibatch, the data it is of, a generator and the number of actions, and returns the minibatch with
-more fields, on the CPU: the loop moves the minibatch to its device afterwards. The generator is keyed by where the
-loop stands.
+A draw takes a minibatch, the data it comes from, a generator and the number of actions, and returns the minibatch
+with more fields, on the CPU: the loop moves the minibatch to its device afterwards. The generator is keyed by the
+position of the loop.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def draw_negatives(batch: Batch, data: Any, generator: torch.Generator, actions:
     counts = torch.bincount(true[batch.valid > 0], minlength=actions)
     weights = counts.expand(b, actions).clone()
     weights[torch.arange(b), true] = 0
-    alone = weights.sum(1) == 0
-    weights[alone] = 1
+    no_other = weights.sum(1) == 0
+    weights[no_other] = 1
     weights[torch.arange(b), true] = 0
     cumulative = weights.cumsum(1)
-    rank = (uniform * cumulative[:, -1]).long()  # a whole number in [0, total)
+    rank = (uniform * cumulative[:, -1]).long()  # an integer in [0, total)
     negative_actions = (cumulative <= rank[:, None]).sum(1)
     return replace(batch, negative_next=negative_next, negative_actions=negative_actions)
 
@@ -47,11 +47,11 @@ def draw_negatives(batch: Batch, data: Any, generator: torch.Generator, actions:
 def draw_pairs(batch: Batch, tau: Rollout, generator: torch.Generator, actions: int) -> Batch:
     """For each state another one of its level in the same rollout, uniformly, and which of them is earlier.
 
-    The other may be the state itself. Levels and step counts are those of the very states of the pair.
+    The other may be the state itself. Levels and step counts are those of the two states themselves.
     """
     levels, counts = tau.levels.flatten(), tau.step_counts.flatten()
     rows = tau.valid.flatten().nonzero().squeeze(1)
-    rows = rows[levels[rows].argsort(stable=True)]  # the states of a level stand together
+    rows = rows[levels[rows].argsort(stable=True)]  # grouped by level
     own, sorted_levels = levels[batch.rows], levels[rows]
     first, last = torch.searchsorted(sorted_levels, own), torch.searchsorted(sorted_levels, own, right=True)
     chance = torch.rand(len(batch), generator=generator, dtype=torch.float64)
@@ -64,7 +64,7 @@ def draw_pairs(batch: Batch, tau: Rollout, generator: torch.Generator, actions: 
 
 
 def draw_augmentation(first: Draw | None) -> Draw:
-    """A draw that gives each frame the parameters of tau's augmentation, after `first` if there is one."""
+    """A draw of the parameters of tau's augmentation for each frame, after `first` if there is one."""
 
     def draw(batch: Batch, tau: Rollout, generator: torch.Generator, actions: int) -> Batch:
         batch = first(batch, tau, generator, actions) if first is not None else batch

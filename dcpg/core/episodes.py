@@ -11,7 +11,7 @@ from dcpg.core.rollout import Rollout
 
 
 class EpisodeCounter:
-    """Raw returns of the episodes that are going on, and of those that ended in the last rollout."""
+    """Raw returns of the unfinished episodes, and of those that ended in the newest rollout."""
 
     def __init__(self, num_envs: int) -> None:
         self.returns = np.zeros(num_envs)
@@ -19,9 +19,9 @@ class EpisodeCounter:
         self.finished: list[tuple[float, int, int]] = []  # (return, length, level)
 
     def count(self, tau: Rollout) -> NDArray[np.int64]:
-        """Go through a rollout: `finished` then holds the episodes that ended in it.
+        """Count the episodes of a rollout; afterwards `finished` holds those that ended in it.
 
-        Returns how many steps of its episode were made before each s_t, [T, N].
+        Returns for each s_t how many steps its episode had before it, [T, N].
         """
         rewards, dones, valid = tau.raw_rewards.numpy(), tau.dones.numpy(), tau.valid.numpy()
         levels = tau.levels.numpy()
@@ -43,18 +43,16 @@ class EpisodeCounter:
         return {"episode_returns": returns, "episode_lengths": lengths, "episode_levels": levels}
 
     def begin_anew(self) -> None:
-        """The environments start new episodes."""
+        """Drop unfinished episodes, because the environments start new ones."""
         self.returns[:] = 0
         self.lengths[:] = 0
 
     def state(self) -> dict[str, Any]:
-        """JSON that restores exactly."""
         return {"returns": self.returns.tolist(), "lengths": self.lengths.tolist(), "finished": self.finished}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """From `state()`, of as many environments."""
         returns, lengths = np.array(state["returns"], np.float64), np.array(state["lengths"], np.int64)
         if returns.shape != self.returns.shape or lengths.shape != self.lengths.shape:
-            raise ValueError(f"the episodes are of {returns.shape} environments instead of {self.returns.shape}")
+            raise ValueError(f"the episode counts have shape {returns.shape} instead of {self.returns.shape}")
         self.returns, self.lengths = returns, lengths
         self.finished = [(float(r), int(n), int(level)) for r, n, level in state["finished"]]

@@ -1,4 +1,4 @@
-"""Evaluation: the first episode of each of so many new environments, with sampled actions (paper, Section 5).
+"""Evaluation: the first episode of each of n new environments, with sampled actions (paper, Section 5).
 
 Evaluation k of a run is a pure function of (weights, reward variance, seed, k).
 """
@@ -20,10 +20,10 @@ from dcpg.envs.base import Step, VectorEnv
 from dcpg.errors import NumericalFailure
 from dcpg.seeding import generator
 
-PAPER_GAMMA = 0.999  # the discount of the paper's true values, whatever a method trains with
+PAPER_GAMMA = 0.999  # the discount of the paper's true values, whatever the method's own discount
 
 
-ROUND = 100  # levels that are played side by side
+ROUND = 100  # levels that are played in parallel
 
 
 TABLE = 256  # steps of acting noise that are drawn at once
@@ -31,7 +31,7 @@ TABLE = 256  # steps of acting noise that are drawn at once
 
 @dataclass(frozen=True)
 class Episodes:
-    """What the first episodes gave."""
+    """The results of the first episode of every environment."""
 
     returns: list[float]  # raw
     levels: list[int]
@@ -64,12 +64,12 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Turn:
-    """One step as an onlooker sees it: what the agent said of the states that were before it, and what came of it."""
+    """One step of an evaluation, for `watch`: the agent's outputs for the states before it, and its result."""
 
-    playing: NDArray[np.bool_]  # [N], whose first episode was still going on
+    playing: NDArray[np.bool_]  # [N], environments whose first episode was not over
     log_policy: Tensor  # float32 [playing, actions]
     values: Tensor  # float32 [playing], V of the protocol's head
-    actions: NDArray[np.int64]  # [N], meaningless where nobody plays
+    actions: NDArray[np.int64]  # [N], meaningless where `playing` is False
     step: Step
 
 
@@ -96,7 +96,7 @@ def play(
         if t % TABLE == 0:
             g = generator(*key, t // TABLE)
             noise = torch.rand(TABLE, n, generator=g, dtype=torch.float64)
-        if t > 0 and watch is None:  # the value heads are asked only for an onlooker
+        if t > 0 and watch is None:  # values are computed only for `watch`
             log_policy = actor.log_policy(frames[alive])
         elif t > 0:
             log_policy, values = actor(frames[alive])

@@ -1,8 +1,8 @@
 """The encoder's two blocks with hand-written backward passes.
 
 They compute what autograd would, in fewer passes over memory (docs/performance.md has the figures): bias gradients are
-sums of their own, which oneDNN's backward convolution would make slowly, and the gradient of a ReLU overwrites the one
-that it comes from.
+summed separately, because oneDNN's backward convolution computes them slowly, and the gradient of a ReLU's input
+overwrites that of its output.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _through_relu_(grad: Tensor, output: Tensor) -> Tensor:
 
 
 class _Pooled(torch.autograd.Function):
-    """The convolution's output, two fifths of a graph, is not kept."""
+    """Does not keep the convolution's output, which would be two fifths of a graph."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

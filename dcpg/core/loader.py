@@ -1,4 +1,4 @@
-"""Minibatches of tau or B, by epoch and number: every random draw follows from where the loop is."""
+"""Minibatches of tau or B, by epoch and number: every random draw is keyed by the position of the loop."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from dcpg.seeding import generator
 
 
 class Loader:
-    """Opens data for a line. With shards, every minibatch takes equally from each group of environments."""
+    """Makes the minibatches of a line. With shards, every minibatch takes equally from each group of environments."""
 
     def __init__(
         self,
         *,
         seed: int,
-        num_envs: int,  # of this process
+        num_envs: int,  # in this process
         actions: int,
         device: torch.device,
         shards: int = 1,
@@ -37,12 +37,12 @@ class Loader:
         return Minibatches(self, line, data, (rollout, number))
 
     def generators(self, name: str, *place: int) -> list[torch.Generator]:
-        """One for each group, keyed by what it is for and where the loop is."""
+        """One generator per group, keyed by its purpose and the position of the loop."""
         return [generator(self.seed, name, *place, *group.key) for group in self.groups]
 
 
 class Minibatches:
-    """Every sample of some data once per epoch, in an order that (rollout, line, epoch) decides."""
+    """Every sample of some data once per epoch, in an order that depends on (rollout, line, epoch)."""
 
     def __init__(self, loader: Loader, line: Optimise, data: Rollout | Buffer, place: tuple[int, int]) -> None:
         self.loader, self.line, self.place = loader, line, place
@@ -53,11 +53,11 @@ class Minibatches:
         self._ahead: Future[list[Batch]] | None = None
 
     def __len__(self) -> int:
-        """Minibatches per epoch."""
+        """The number of minibatches per epoch."""
         return self.count
 
     def load(self, epoch: int, minibatch: int) -> list[Batch]:
-        """One batch per group, with what the line draws, on the device. Minibatches are asked for in order."""
+        """One batch per group, with what the line draws, on the device. Minibatches must be loaded in order."""
         loader, place = self.loader, (*self.place, epoch)
         if self._epoch != epoch:
             generators = loader.generators("order", *place)

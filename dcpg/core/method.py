@@ -1,7 +1,7 @@
 """What a method is: networks, targets and "Optimise" lines, declared as data.
 
 A method is a function from its settings to a `Method`. One "Optimise ... with ..." line of the paper's pseudocode
-is one `Optimise` here, a weighted sum of named terms. The training loop (`dcpg/algorithm.py`) knows no method by
+is one `Optimise` here, a weighted sum of named terms. The training loop (`dcpg/core/algorithm.py`) knows no method by
 name.
 """
 
@@ -24,7 +24,7 @@ Term = Callable[[Outputs, Batch], Tensor]  # one value per sample, [b]
 Terms = Mapping[str, tuple[float, Term]]  # name -> (weight, term)
 
 
-# (batch, the rollout or B that it is of, generator, number of actions) -> batch
+# (batch, the rollout or B that it comes from, generator, number of actions) -> batch
 Draw = Callable[[Batch, Any, torch.Generator, int], Batch]
 
 
@@ -38,23 +38,23 @@ class Target:
 
 @dataclass(frozen=True)
 class Tau:
-    """ "with tau": the valid transitions of the newest rollout, shuffled into so many minibatches."""
+    """ "with tau": the valid transitions of the newest rollout, shuffled and split into minibatches."""
 
-    minibatches: int
+    minibatches: int  # per epoch
 
     def minibatches_of(self, size: int) -> int:
-        """Minibatches an epoch."""
+        """The number of minibatches per epoch, whatever the size of the rollout."""
         return self.minibatches
 
 
 @dataclass(frozen=True)
 class B:
-    """ "with B": so many whole segments a minibatch."""
+    """ "with B": minibatches of whole segments."""
 
-    segments: int
+    segments: int  # per minibatch
 
     def minibatches_of(self, size: int) -> int:
-        """Minibatches an epoch, for a B of `size` segments."""
+        """The number of minibatches per epoch, for a B of `size` segments."""
         return size // self.segments
 
 
@@ -66,19 +66,19 @@ class Optimise:
     data: Tau | B
     terms: Terms
     epochs: int
-    draw: Draw | None = None  # adds to a minibatch what a term must be given at random
+    draw: Draw | None = None  # adds the random inputs of terms to a minibatch
     couples: bool = False  # a term mixes samples, so the minibatch's graph is kept whole
-    before: Mapping[str, Terms] = field(default_factory=dict)  # Adam -> terms of a step on each minibatch before
+    before: Mapping[str, Terms] = field(default_factory=dict)  # Adam -> terms of an earlier step on each minibatch
 
     @property
     def adams(self) -> dict[str, Terms]:
-        """The Adams that step on each minibatch, in their order, and what each minimises."""
+        """The Adams that step on each minibatch, in order, and the terms that each minimises."""
         return {**self.before, self.name: self.terms}
 
 
 @dataclass(frozen=True)
 class Method:
-    """Algorithm 1, filled in."""
+    """What Algorithm 1 needs to know of a method: pure data."""
 
     networks: Mapping[str, Mapping[str, Head]]  # encoder -> the heads on it
     targets: Mapping[str, Target]  # value head -> how its target is computed
@@ -87,11 +87,10 @@ class Method:
     auxiliary_phase: tuple[Optimise, ...] = ()
     N_pi: int = 1  # rollouts between two auxiliary phases
     keep: tuple[str, ...] = ()  # what a minibatch of B carries: s, R, and a, done for the dynamics
-    needs_levels: bool = False  # a draw asks for the level of each state
+    needs_levels: bool = False  # a draw needs the level of each state
     augmented: bool = False  # terms compare each frame with an augmented view of it
 
     def encoder_of(self, head: str) -> str:
-        """The encoder that a head stands on."""
         return next(encoder for encoder, heads in self.networks.items() if head in heads)
 
     @property
@@ -101,13 +100,13 @@ class Method:
 
     @property
     def adams(self) -> dict[str, Terms]:
-        """Every Adam and what it minimises."""
+        """Every Adam and the terms that it minimises."""
         return {name: terms for line in self.lines for name, terms in line.adams.items()}
 
 
 @dataclass(frozen=True)
 class Common(Section):
-    """What every method of the paper shares."""
+    """Settings that all methods of the paper share."""
 
     gamma: float = setting(0.999, "paper, Table 4", low=0, high=1)
     lam: float = setting(0.95, "paper, Table 4 (GAE lambda)", low=0, high=1)
@@ -122,7 +121,7 @@ class Common(Section):
 
 @dataclass(frozen=True)
 class Phasic(Common):
-    """Methods with an auxiliary phase."""
+    """Settings of methods with an auxiliary phase."""
 
     N_pi: int = setting(32, "paper, Table 5", low=1)
     E_aux: int = setting(6, "paper, Table 5", low=1)

@@ -33,11 +33,11 @@ def orthogonal(layer: nn.Linear, gain: float, generator: Generator) -> None:
     nn.init.zeros_(layer.bias)
 
 
-Through = Callable[[nn.Module, Tensor], Tensor]  # how `walk` passes a layer: (convolution or linear layer, input)
+Through = Callable[[nn.Module, Tensor], Tensor]  # how `walk` applies a layer: (convolution or linear layer, input)
 
 
 def stack_sizes(shape: tuple[int, ...], channels: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
-    """(input channels, channels, height, width) of each stack of an encoder; pooling halves height and width after."""
+    """(input channels, channels, height, width) of each stack of an encoder; pooling then halves both."""
     height, width, channels_in = shape
     for c in channels:
         yield channels_in, c, height, width
@@ -84,7 +84,7 @@ class Stack(nn.Module):
 class Impala(nn.Module):
     """Frames [b, H, W, C] to features [b, size]: three stacks, ReLU, linear, ReLU.
 
-    `forward` uses the kernels; `walk` is the same in plain PyTorch, layer by layer, for who must see each layer.
+    `forward` uses the kernels; `walk` is the same in plain PyTorch, layer by layer, for code that must see each layer.
     """
 
     def __init__(self, shape: tuple[int, ...], channels: tuple[int, ...], size: int) -> None:
@@ -97,7 +97,7 @@ class Impala(nn.Module):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, frames: Tensor) -> Tensor:
-        # The permuted view of [b, H, W, C] is channels-last memory, which the CPU's convolutions like best.
+        # The permuted view of [b, H, W, C] is channels-last memory, the fastest layout for convolutions on the CPU.
         x = scaled(frames).permute(0, 3, 1, 2)
         for stack in self.stacks():
             x = stack(x)
@@ -110,7 +110,7 @@ class Impala(nn.Module):
         return F.relu(through(self.fc, F.relu(x.flatten(1))))
 
     def stacks(self) -> list[Stack]:
-        """In the order in which a frame goes through them."""
+        """The stacks in the order of the forward pass."""
         return [stack for stack in self.children() if isinstance(stack, Stack)]
 
     def initialise(self, generator: Generator) -> None:
@@ -124,7 +124,7 @@ class Impala(nn.Module):
 
 
 class Flat(nn.Module):
-    """Anything that is not an image of at least 16x16: flattened, then two tanh layers."""
+    """The encoder of observations that are not images of at least 16x16: two tanh layers on the flat observation."""
 
     def __init__(self, shape: tuple[int, ...], hidden: int, size: int) -> None:
         super().__init__()
@@ -190,17 +190,17 @@ Head = Callable[[int, int, int], nn.Module]  # (feature size, number of actions,
 
 
 def policy_head(features: int, actions: int, hidden: int) -> nn.Module:
-    """Logits over actions."""
+    """A linear head for the logits over actions."""
     return LinearHead(features, actions, 0.01)
 
 
 def value_head(features: int, actions: int, hidden: int) -> nn.Module:
-    """V(s)."""
+    """A linear head for V(s)."""
     return LinearHead(features, 1, 1.0)
 
 
 def advantage_head(features: int, actions: int, hidden: int) -> nn.Module:
-    """A(s, a), on [feature(s), one-hot a]."""
+    """A linear head for A(s, a), on [feature(s), one-hot a]."""
     return LinearHead(features + actions, 1, 1.0)
 
 
@@ -210,12 +210,12 @@ def order_head(features: int, actions: int, hidden: int) -> nn.Module:
 
 
 def discriminator(features: int, actions: int, hidden: int) -> nn.Module:
-    """f(s, a, s')."""
+    """The discriminator f(s, a, s') as a head."""
     return Discriminator(features, actions, hidden)
 
 
 def is_image(shape: tuple[int, ...]) -> bool:
-    """IMPALA serves [H, W, C] of at least 16x16."""
+    """Whether IMPALA is the encoder: for observations [H, W, C] of at least 16x16."""
     return len(shape) == 3 and min(shape[:2]) >= 16
 
 
@@ -224,17 +224,17 @@ class Network(nn.Module):
 
     def __init__(
         self,
-        layout: Mapping[str, Mapping[str, Head]],  # encoder -> heads that stand on it
+        layout: Mapping[str, Mapping[str, Head]],  # encoder -> the heads on it
         shape: tuple[int, ...],
         actions: int,
         channels: tuple[int, ...],
         features: int,
         hidden: int = 256,
-        device: str = "cpu",  # "meta": sizes alone, no memory
+        device: str = "cpu",  # "meta": only shapes, no memory
     ) -> None:
         super().__init__()
         self.stands_on = {head: encoder for encoder, heads in layout.items() for head in heads}
-        with torch.device("meta"):  # nothing is drawn here: `initialise` draws everything from its own key
+        with torch.device("meta"):  # no random numbers here: `initialise` draws every weight from its generator
             for encoder, heads in layout.items():
                 body = Impala(shape, channels, features) if is_image(shape) else Flat(shape, features, features)
                 self.add_module(encoder, body)
@@ -252,7 +252,7 @@ class Network(nn.Module):
         return State(tensors={k: v.detach().cpu().contiguous() for k, v in self.state_dict().items()})
 
     def restore(self, state: State) -> None:
-        """Take parameters; their names, shapes and dtypes must be this network's, and every value finite."""
+        """Load parameters; raise ValueError if a name, shape or dtype differs, or a value is not finite."""
         assert state.tensors is not None
         check_tensors("weights", state.tensors, self.state_dict())
         self.load_state_dict(dict(state.tensors))
@@ -265,14 +265,14 @@ class Network(nn.Module):
 
 
 class Outputs:
-    """What the networks say about a batch; each thing is computed when a term first asks for it, once."""
+    """The networks' outputs for a batch, each computed once, when a term first asks for it."""
 
     def __init__(self, network: Network, batch: Batch, chunk: int) -> None:
         self.network, self.batch, self.chunk = network, batch, chunk
         self._all_features: dict[str, Tensor] = {}
 
     def all_features(self, encoder: str) -> Tensor:
-        """Features of every frame of the batch, the frames that only serve as s' included."""
+        """Features of every frame of the batch, including those that only serve as s'."""
         if encoder not in self._all_features:
             self._all_features[encoder] = self.network.encode(encoder, self.batch.frames, self.chunk).float()
         return self._all_features[encoder]

@@ -1,7 +1,7 @@
 """The objectives of the paper: one equation, one function, one value per sample.
 
-Each takes what the networks say about a batch and the batch itself, and returns [b]. The training loop alone
-averages and weighs. All are written to be minimised.
+Each takes the networks' outputs for a batch and the batch itself, and returns [b]. Only the training loop averages
+and weights them. All are written to be minimised.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def J_aux(out: Outputs, batch: Batch) -> Tensor:
 
 
 def C_pi(out: Outputs, batch: Batch) -> Tensor:
-    """The policy regulariser: keeps the policy still in the auxiliary phase.
+    """The policy regulariser: keeps the policy unchanged in the auxiliary phase.
 
     Equation: KL(pi_old(.|s) || pi(.|s))
     Source: paper, Section 2.3
@@ -73,7 +73,7 @@ def C_pi(out: Outputs, batch: Batch) -> Tensor:
 
 
 def C_V(out: Outputs, batch: Batch, head: str = "value") -> Tensor:
-    """The value regulariser: keeps the value still in the policy phase.
+    """The value regulariser: keeps the value unchanged in the policy phase.
 
     Equation: 1/2 (V(s) - V_old(s))^2
     Source: paper, Section 4.1
@@ -104,12 +104,12 @@ def J_A(out: Outputs, batch: Batch) -> Tensor:
 
 
 def J_D(out: Outputs, batch: Batch) -> Tensor:
-    """The order classifier's objective: which of two states of a level is earlier, from features held still.
+    """The order classifier's objective: which of two states of a level is earlier, from features held fixed.
 
     Equation: -y log D(s, s2) - (1-y) log(1 - D(s, s2)), y = 1 if s2 is earlier in its episode than s
     Source: Raileanu and Fergus 2021 (IDAAC)
     """
-    with torch.no_grad():  # not `out.features`: what it computes is shared with terms that need its gradient
+    with torch.no_grad():  # not `out.features`, which is shared with terms that need its gradient
         pair = torch.cat([out.network.encode("theta", f, out.chunk) for f in (batch.frames, batch.other_frames)], dim=1)
     log_order = F.log_softmax(out.network.get_submodule("order")(pair).float(), dim=1)
     earlier = batch.other_is_earlier
@@ -117,20 +117,20 @@ def J_D(out: Outputs, batch: Batch) -> Tensor:
 
 
 def J_order(out: Outputs, batch: Batch) -> Tensor:
-    """IDAAC's adversarial objective: features that do not tell the order; the classifier is held still.
+    """IDAAC's adversarial objective: features that do not tell the order; the classifier is held fixed.
 
     Equation: -1/2 log D(s, s2) - 1/2 log(1 - D(s, s2))
     Source: Raileanu and Fergus 2021 (IDAAC)
     """
     head = out.network.get_submodule("order")
-    still = {name: p.detach() for name, p in head.named_parameters()}
+    fixed = {name: p.detach() for name, p in head.named_parameters()}
     pair = torch.cat([out.features("theta"), out.other.features("theta")], dim=1)
-    logits: Tensor = torch.func.functional_call(head, still, pair)
+    logits: Tensor = torch.func.functional_call(head, fixed, pair)
     return -0.5 * F.log_softmax(logits.float(), dim=1).sum(1)
 
 
 def G_pi(out: Outputs, batch: Batch) -> Tensor:
-    """DrAC's policy regulariser: the same policy under an augmentation g; the clean policy is held still.
+    """DrAC's policy regulariser: the same policy under an augmentation g; the clean policy is held fixed.
 
     Equation: -sum_a pi(a|s) log pi(a|g(s))
     Source: Raileanu et al. 2021 (their one-sample estimate has this expectation)
@@ -139,7 +139,7 @@ def G_pi(out: Outputs, batch: Batch) -> Tensor:
 
 
 def G_V(out: Outputs, batch: Batch, head: str) -> Tensor:
-    """DrAC's value regulariser: the same value under an augmentation g; the clean value is held still.
+    """DrAC's value regulariser: the same value under an augmentation g; the clean value is held fixed.
 
     Equation: 1/2 (V(g(s)) - V(s))^2
     Source: Raileanu et al. 2021
@@ -178,7 +178,7 @@ def J_I(out: Outputs, batch: Batch, mask_boundaries: bool, head: str = "discrimi
 
 
 class Transitions:
-    """What a discriminator makes of the batch's true and wrong transitions: three losses, [b] each."""
+    """A discriminator's three losses on the batch's true and wrong transitions, [b] each."""
 
     def __init__(self, out: Outputs, batch: Batch, head: str, mask_boundaries: bool) -> None:
         f = out.network.get_submodule(head)

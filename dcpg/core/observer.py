@@ -8,9 +8,9 @@ from dcpg.core.rollout import Rollout
 
 
 class LoopObserver:
-    """Called by the loop at the places where it can be stopped, saved or measured. By default it does nothing.
+    """Called by the loop at the points where it can be stopped, saved or measured. The default does nothing.
 
-    An exception that it raises ends the loop there; the loop can be saved and goes on from the same place.
+    An exception that it raises ends the loop there; the loop can be saved and continues from the same place.
     """
 
     def sampling(self) -> AbstractContextManager[None]:

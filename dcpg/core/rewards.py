@@ -21,7 +21,7 @@ CLIP = 10.0
 
 @dataclass
 class RewardNormaliser:
-    """Divides rewards by the running deviation of the discounted return; the mean is not subtracted."""
+    """Divides rewards by the running standard deviation of the discounted return; the mean is not subtracted."""
 
     sums: NDArray[np.float64]  # [N], each environment's running discounted return
     mean: float = 0.0
@@ -34,7 +34,7 @@ class RewardNormaliser:
         return cls(np.zeros(num_envs))
 
     def __call__(self, rewards: NDArray[Any], dones: NDArray[Any], valid: NDArray[Any]) -> NDArray[np.float32]:
-        """Normalised rewards [T, N]; a step updates the statistics before it is divided. Dead steps count nothing."""
+        """Normalised rewards [T, N]; a step updates the statistics before it is divided. Dead steps are ignored."""
         if not np.isfinite(rewards).all():
             t, n = np.argwhere(~np.isfinite(rewards))[0]
             raise NumericalFailure(
@@ -62,15 +62,14 @@ class RewardNormaliser:
         self.mean, self.var, self.count = self.mean + delta * n / total, m2 / total, total
 
     def state(self) -> dict[str, Any]:
-        """JSON that restores exactly."""
         return {"sums": self.sums.tolist(), "mean": self.mean, "var": self.var, "count": self.count}
 
     def restore(self, state: Any) -> None:
-        """Go back to `state()`, of as many environments; statistics that it cannot have are refused."""
+        """Restore a state; raise ValueError for another number of environments or impossible statistics."""
         sums = np.array(state["sums"], np.float64)
         mean, var, count = float(state["mean"]), float(state["var"]), float(state["count"])
         if sums.shape != self.sums.shape:
-            raise ValueError("the reward normaliser is of another number of environments")
+            raise ValueError("the reward normaliser has another number of environments")
         if not np.isfinite([*sums, mean, var, count]).all() or var < 0 or count <= 0:
-            raise ValueError("the reward normaliser's statistics are not numbers that it can have")
+            raise ValueError("the reward normaliser's statistics are impossible")
         self.sums, self.mean, self.var, self.count = sums, mean, var, count

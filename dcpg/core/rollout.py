@@ -17,7 +17,7 @@ from torch import Tensor
 from dcpg.core.batch import Batch
 from dcpg.core.state import check_shape
 
-COMPRESSION_LEVEL = 1  # of zstd
+COMPRESSION_LEVEL = 1  # zstd's fastest
 PER_STEP = {  # dtype of each tensor [T, N]
     "actions": torch.int64,
     "log_probs": torch.float32,
@@ -36,7 +36,7 @@ PER_HEAD = ("values", "final_values", "returns")  # value head -> float32, [T, N
 
 @dataclass(frozen=True)
 class Rollout:
-    """T steps of N environments. Nothing is written to it once its targets are computed."""
+    """T steps of N environments. It is not modified once its targets are computed."""
 
     frames: Tensor  # env dtype [T+1, N, *observation]
     actions: Tensor  # int64 [T, N]
@@ -53,7 +53,7 @@ class Rollout:
     returns: dict[str, Tensor] = field(default_factory=dict)  # value head -> value target R_t, float32 [T, N]
     advantages_raw: Tensor = field(default_factory=lambda: torch.empty(0))  # float32 [T, N]
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))  # normalised over the rollout, float32 [T, N]
-    augmentation: str = ""  # the one that DrAC's terms use with this rollout
+    augmentation: str = ""  # the augmentation that DrAC's terms use on this rollout
 
     def __len__(self) -> int:
         return self.actions.numel()
@@ -119,7 +119,7 @@ class Rollout:
         heads: Sequence[str],
         actions: int,
     ) -> Rollout:
-        """From `tensors()` and `segments`, checked against what a rollout of this run must be."""
+        """A rollout from `tensors()` and `segments`; raise ValueError if they do not fit this run."""
         expected = PER_STEP | {f"{name}/{head}": torch.float32 for name in PER_HEAD for head in heads}
         check_rollout_tensors(tensors, expected, frames)
         if not ((tensors["actions"] >= 0) & (tensors["actions"] < actions)).all():
@@ -127,13 +127,13 @@ class Rollout:
         fields: dict[str, Any] = {name: tensors[name] for name in PER_STEP}
         fields |= {name: {head: tensors[f"{name}/{head}"] for head in heads} for name in PER_HEAD}
         tau = cls(frames=torch.from_numpy(frames.opened(segments)), **fields)
-        tau.__dict__["segments"] = segments  # what the cached property would compute again
+        tau.__dict__["segments"] = segments  # fills the cached property
         return tau
 
 
 @dataclass(frozen=True)
 class FrameShape:
-    """The frames of one rollout: their sizes and how segments of them are opened."""
+    """The shape and dtype of a rollout's frames, by which segments are decompressed."""
 
     length: int  # T
     num_envs: int  # N
@@ -141,7 +141,7 @@ class FrameShape:
     dtype: np.dtype[Any]
 
     def open(self, segment: bytes) -> NDArray[Any]:
-        """The T+1 frames of a segment; one that holds another number of bytes is refused before it is opened."""
+        """Decompress the T+1 frames of a segment; one with another number of bytes is refused first."""
         shape = (self.length + 1, *self.observation)
         size = int(np.prod(shape)) * self.dtype.itemsize
         if zstandard.frame_content_size(segment) != size:
@@ -149,7 +149,7 @@ class FrameShape:
         return np.frombuffer(zstandard.ZstdDecompressor().decompress(segment), self.dtype).reshape(shape)
 
     def opened(self, segments: list[bytes]) -> NDArray[Any]:
-        """The frames [T+1, N, ...] of all environments."""
+        """Decompress the segments of all environments, [T+1, N, ...]."""
         if len(segments) != self.num_envs:
             raise ValueError(f"{len(segments)} segments for {self.num_envs} environments")
         frames = np.empty((self.length + 1, self.num_envs, *self.observation), self.dtype)

@@ -1,4 +1,4 @@
-"""What the parts of a run remember, in a form that files can hold."""
+"""The state of the parts of a run, in a form that files can hold."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Large = Mapping[str, Tensor] | list[bytes]  # tensors by name, or byte strings
 
 @dataclass(frozen=True)
 class State:
-    """The memory of one part, by how it is stored.
+    """The state of one part, divided by how it is stored.
 
-    `shared` is what several checkpoints may name, such as the rollouts of B: it is written once, under its name, and
-    made or read only when it is asked for.
+    `shared` is what several checkpoints may refer to, such as the rollouts of B: it is written once, under its name,
+    and computed or read on demand.
     """
 
     plain: Any = None  # JSON
@@ -26,7 +26,7 @@ class State:
 
 
 class Stateful(Protocol):
-    """A part of a run that remembers something; what `state` returns, `restore` takes, and goes on exactly."""
+    """A part of a run that has state; `restore` takes what `state` returns and continues exactly."""
 
     def state(self) -> State: ...
 
@@ -35,7 +35,7 @@ class Stateful(Protocol):
 
 
 class Memory(Protocol):
-    """Something small that remembers from rollout to rollout; its state is JSON."""
+    """A small object with state that lasts from rollout to rollout; its state is JSON data."""
 
     def state(self) -> Any: ...
 
@@ -44,10 +44,10 @@ class Memory(Protocol):
 
 
 def check_tensors(what: str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Refuse tensors that are not finite, or of other names, shapes or dtypes than expected."""
+    """Raise ValueError for tensors that are not finite or have unexpected names, shapes or dtypes."""
     if set(found) != set(expected):
         odd = sorted(set(found) ^ set(expected))[:3]
-        raise ValueError(f"the {what} are of another network: {', '.join(odd)}")
+        raise ValueError(f"the {what} belong to another network: {', '.join(odd)}")
     for name, tensor in expected.items():
         if found[name].shape != tensor.shape or found[name].dtype != tensor.dtype:
             raise ValueError(
@@ -58,13 +58,13 @@ def check_tensors(what: str, found: Mapping[str, Tensor], expected: Mapping[str,
 
 
 def check_shape(what: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
-    """Refuse a tensor that is not finite or of another shape."""
+    """Raise ValueError for a tensor that is not finite or has another shape."""
     if tuple(tensor.shape) != shape:
         raise ValueError(f"{what} has shape {tuple(tensor.shape)} instead of {shape}")
     check_finite(what, tensor)
 
 
 def check_finite(what: str, tensor: Tensor) -> None:
-    """Refuse a tensor with a number that is not finite."""
+    """Raise ValueError for a tensor with a number that is not finite."""
     if tensor.is_floating_point() and not tensor.isfinite().all():
         raise ValueError(f"{what} is not finite")

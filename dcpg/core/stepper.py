@@ -17,12 +17,12 @@ from dcpg.core.state import State, check_shape, check_tensors
 from dcpg.errors import NumericalFailure
 from dcpg.ranks import ALONE, Ranks
 
-MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # what an Adam remembers of each parameter
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # the state that Adam keeps for each parameter
 
 
 @dataclass
 class Sums:
-    """Running sums over the updates of one Adam in the current row, on the device so that no update waits for them."""
+    """Running sums over the updates of one Adam in the current row, on the device, so that no update waits for them."""
 
     updates: int
     values: Tensor  # float64 [terms + 1], the terms in their order and then the gradient norm
@@ -46,7 +46,7 @@ class Stepper:
         self.network, self.max_grad_norm = network, settings.max_grad_norm
         self.chunk, self.device, self.ranks = chunk, device, ranks
         self.autocast = precision == "bf16"
-        # One Adam per line (and one for a step before it), each over all parameters with moments of its own (authors'
+        # One Adam per line (and one for a step before it), each over all parameters with its own moments (authors'
         # code); a parameter without a gradient is not touched. fused: one pass, and `found_inf` skips a step on the
         # device itself.
         self.adams = {
@@ -62,7 +62,7 @@ class Stepper:
         """Minimise the terms of the Adam `name` on one batch per group; returns the terms and the gradient norm.
 
         `couples` keeps the graph of a whole minibatch. On an accelerator the host looks for numbers that are not finite
-        only when told to, because a look makes the device wait; `at` says where the loop is if one is found.
+        only with `look`, because it must wait for the device; `at` is the position of the loop for the message.
         """
         terms = self.terms[name]
         count = self.ranks.total(torch.stack([batch.valid.sum() for batch in batches]).sum()).clamp(min=1)
@@ -81,7 +81,7 @@ class Stepper:
         self._sum_over_ranks(sums)
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.max_grad_norm)
         values = torch.stack([*sums.values(), norm])
-        self._note(name, values)
+        self._record(name, values)
         if self.device.type == "cpu" or look:
             self.check_finite(at)
         adam: Any = self.adams[name]
@@ -90,7 +90,7 @@ class Stepper:
         return values
 
     def _sum_over_ranks(self, sums: dict[str, Tensor]) -> None:
-        """Every rank's gradients and terms are parts of one mean: one message adds them up."""
+        """Add up the ranks' gradients and terms, which are parts of one mean, in one message."""
         if self.ranks.alone:
             return
         parts = [p.grad for p in self.network.parameters() if p.grad is not None] + list(sums.values())
@@ -100,7 +100,7 @@ class Stepper:
             part.copy_(flat[at : at + part.numel()].view_as(part))
             at += part.numel()
 
-    def _note(self, name: str, values: Tensor) -> None:
+    def _record(self, name: str, values: Tensor) -> None:
         self.failed = torch.maximum(self.failed, (~values.isfinite().all()).float())
         self.sums[name].updates += 1
         self.sums[name].values += values
@@ -159,7 +159,7 @@ class Stepper:
         self._restore_moments(state.tensors)
         self.start_row()
         if set(state.plain["sums"]) != set(self.sums):
-            raise ValueError("the running sums are of other lines")
+            raise ValueError("the running sums belong to other lines")
         for name, plain in state.plain["sums"].items():
             values = torch.tensor(plain["values"], dtype=torch.float64)
             check_shape(f"the sums of {name}", values, tuple(self.sums[name].values.shape))
@@ -180,4 +180,4 @@ class Stepper:
             # moments in the parameter's own memory layout, as Adam itself makes them
             state[moment] = value.to(p.device) if moment == "step" else torch.empty_like(p).copy_(value)
         if any(len(state) != len(MOMENTS) for adam in self.adams.values() for state in adam.state.values()):
-            raise ValueError("an Adam lacks some of its moments")
+            raise ValueError("some moments of an Adam are missing")

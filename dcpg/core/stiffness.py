@@ -2,7 +2,7 @@
 
 The gradient of state i is g_i = d_i grad V(s_i) with d_i = V(s_i) - R_i, so its direction is
 u_i = sign(d_i) grad V(s_i) / |grad V(s_i)|, and with S = sum_i u_i the mean over all pairs i != j of cos(g_i, g_j) is
-(|S|^2 - n) / (n (n - 1)). Gradients of single states are made for a chunk at a time and never kept: memory does not
+(|S|^2 - n) / (n (n - 1)). Gradients of single states are computed one chunk at a time and never kept: memory does not
 depend on the number of states.
 """
 
@@ -22,10 +22,10 @@ from dcpg.core.rollout import Rollout
 
 @dataclass(frozen=True)
 class Stiffness:
-    """Over the states whose gradient is not zero."""
+    """Value stiffness over the states whose gradient is not zero."""
 
-    stiffness: float  # the paper's
-    sign_free: float  # the same of grad V alone, whatever the sign of the error
+    stiffness: float  # as defined in the paper
+    sign_free: float  # the same for grad V alone, ignoring the sign of the error
     sign_agreement: float  # the mean over pairs of sign(d_i) sign(d_j)
     states: int
 
@@ -43,7 +43,7 @@ class Stiffness:
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of the value network on a chunk: what went in, what came out."""
+    """The inputs and outputs of a layer of the value network on one chunk."""
 
     module: nn.Conv2d | nn.Linear
     inputs: Tensor
@@ -58,7 +58,7 @@ def stiffness(
     chunk: int,
     between_chunks: Callable[[], None] = lambda: None,
 ) -> Stiffness:
-    """Of the value head and its encoder on n states and their targets, at the network's parameters."""
+    """The stiffness of a value head and its encoder on n states and their targets."""
     size = sum(p.numel() for p in parameters_of(network, head))
     device = next(parameters_of(network, head)).device
     signed, plain = torch.zeros(2, size, dtype=torch.float64, device=device)
@@ -104,7 +104,7 @@ class _Gradient:
         return cls(_convolution_weights(layer.inputs, grad), grad.new_empty(0), grad.sum((2, 3)))
 
     def squared_norms(self) -> Tensor:
-        """[b], float64."""
+        """The squared norm of each state's gradient, float64 [b]."""
         bias = self.bias.double().square().sum(1)
         if self.weight.numel():
             return self.weight.double().square().sum(1) + bias
@@ -128,7 +128,7 @@ def _convolution_weights(x: Tensor, grad: Tensor) -> Tensor:
 
 
 def _forward(network: Network, head: str, frames: Tensor) -> tuple[list[Layer], Tensor]:
-    """V of a chunk, and every layer on the way."""
+    """V of a chunk, and every layer of the forward pass."""
     layers: list[Layer] = []
 
     def through(module: Any, x: Tensor) -> Tensor:
@@ -143,7 +143,7 @@ def _forward(network: Network, head: str, frames: Tensor) -> tuple[list[Layer], 
 
 
 def parameters_of(network: Network, head: str) -> Iterator[nn.Parameter]:
-    """The value network: the head's encoder and the head."""
+    """The parameters of the value network: the head's encoder and the head."""
     yield from network.get_submodule(network.stands_on[head]).parameters()
     yield from network.get_submodule(head).parameters()
 

@@ -31,9 +31,9 @@ def gae(
 
 
 def normalise(advantages: Tensor, valid: Tensor, ranks: Ranks = ALONE) -> Tensor:
-    """Advantages over the whole rollout with mean 0 and deviation 1 (ddof 1, + 1e-5); dead steps get 0."""
+    """Advantages with mean 0 and standard deviation 1 over the rollout (ddof 1, + 1e-5); dead steps get 0."""
     counted = advantages[valid]
-    mean, deviation = _moments(counted) if ranks.alone else _moments_over(counted.double(), ranks)
+    mean, deviation = _moments(counted) if ranks.alone else _moments_over_ranks(counted.double(), ranks)
     return torch.where(valid, (advantages - mean) / (deviation + 1e-5), torch.zeros(()))
 
 
@@ -41,8 +41,8 @@ def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
     return x.mean(), x.std() if x.numel() > 1 else torch.zeros(())
 
 
-def _moments_over(x: Tensor, ranks: Ranks) -> tuple[Tensor, Tensor]:
-    """Those of all ranks' numbers, from sums in float64."""
+def _moments_over_ranks(x: Tensor, ranks: Ranks) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation over all ranks, from sums in float64."""
     count, total = ranks.total(torch.tensor([len(x), x.sum()], dtype=torch.float64))
     mean = total / count
     squares = ranks.total((x - mean).square().sum())

@@ -1,8 +1,9 @@
 """Wrong actions that a discriminator believes (paper, Appendix F.2, Table 10).
 
-A discriminator that has learnt inverse dynamics tells which action led from s to s'; one that has learnt forward
-dynamics alone believes any. For each true transition we count the wrong actions a' with sigmoid(f(s, a', s')) > 1/2,
-among Procgen's nine moves. Where special actions do nothing, as in BigFish, they count as the no-op that they are.
+A discriminator that has learnt inverse dynamics recognises the action that led from s to s'; one that has learnt
+forward dynamics alone believes any. For each true transition we count the wrong actions a' with
+sigmoid(f(s, a', s')) > 1/2, among Procgen's nine moves. Where special actions do nothing, as in BigFish, they count as
+the no-op.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MOVES = 9  # Procgen's actions 0-8: eight directions and the no-op
 NO_OP = 4
 
 
-# games in which the special actions 9-14 do something (a test asks Procgen itself)
+# games in which the special actions 9-14 do something (a test checks this against Procgen)
 SPECIAL_ACTIONS = frozenset({"bossfight", "caveflyer", "dodgeball", "fruitbot", "ninja", "plunder", "starpilot"})
 
 
@@ -31,29 +32,28 @@ HEAD = "discriminator"  # f; the forward one where there are two
 
 @dataclass(frozen=True)
 class Counts:
-    """How many transitions have 0, 1, 2, ... wrong actions that are believed."""
+    """How many transitions have 0, 1, 2, ... wrong actions that the discriminator believes."""
 
     transitions: tuple[int, ...]
 
     @property
     def total(self) -> int:
-        """All of them."""
         return sum(self.transitions)
 
     @property
     def mean(self) -> float:
-        """Wrong actions a transition."""
+        """The mean number of wrong actions per transition."""
         return sum(k * n for k, n in enumerate(self.transitions)) / max(self.total, 1)
 
     @property
     def std(self) -> float:
-        """Over transitions."""
+        """The standard deviation over transitions."""
         squares = sum(n * (k - self.mean) ** 2 for k, n in enumerate(self.transitions))
         return float((squares / max(self.total - 1, 1)) ** 0.5)
 
     @classmethod
     def of(cls, wrong: Tensor, most: int) -> Counts:
-        """From one number a transition."""
+        """Counts from the number of wrong actions of each transition."""
         return cls(tuple(torch.bincount(wrong, minlength=most + 1).tolist()))
 
     def __add__(self, other: Counts) -> Counts:
@@ -62,7 +62,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class BelievedActions:
-    """Over true transitions within episodes."""
+    """Which actions a discriminator believes, over true transitions within episodes."""
 
     counts: Counts  # true actions by what they do; a special action that does something is left out
     raw: Counts  # true actions by their number: a special action that does nothing makes the no-op wrong
@@ -95,21 +95,21 @@ def believed_actions(
     chunk: int,
     between_chunks: Callable[[], None] = lambda: None,
 ) -> BelievedActions:
-    """Over the transitions of a rollout that do not cross an episode's end."""
+    """Count believed actions over the transitions of a rollout that do not cross an episode's end."""
     f = network.get_submodule(HEAD)
     assert isinstance(f, Discriminator)
     usable = (tau.valid & ~tau.crosses & ~tau.dones).flatten()
     taken = tau.actions.flatten()[usable]
     now, following = _features(network, tau, usable, chunk, between_chunks)
-    asked = MOVES if _is_procgen(game) else actions
+    candidates = MOVES if _is_procgen(game) else actions
     with torch.no_grad():
         believed = torch.stack(
-            [f.logit(now, torch.full_like(taken, a, device=now.device), following) > 0 for a in range(asked)], 1
+            [f.logit(now, torch.full_like(taken, a, device=now.device), following) > 0 for a in range(candidates)], 1
         ).cpu()
         true = f.logit(now, taken.to(now.device), following) > 0
     does, known = _what_it_does(taken, game)
     wrong, raw = _wrong(believed, does)[known], _wrong(believed, taken)
-    return BelievedActions(Counts.of(wrong, asked), Counts.of(raw, asked), int(true.sum()))
+    return BelievedActions(Counts.of(wrong, candidates), Counts.of(raw, candidates), int(true.sum()))
 
 
 def _is_procgen(game: str) -> bool:
@@ -117,13 +117,13 @@ def _is_procgen(game: str) -> bool:
 
 
 def _what_it_does(taken: Tensor, game: str) -> tuple[Tensor, Tensor]:
-    """Each action as the move that it is, and whether it is one."""
+    """The move that each action amounts to, and whether it amounts to one."""
     special = taken >= MOVES if _is_procgen(game) else torch.zeros_like(taken, dtype=torch.bool)
     return torch.where(special, NO_OP, taken), ~special if game in SPECIAL_ACTIONS else torch.ones_like(special)
 
 
 def _wrong(believed: Tensor, true: Tensor) -> Tensor:
-    """How many are believed besides the true one, [n]."""
+    """How many actions are believed besides the true one, [n]."""
     numbers = torch.arange(believed.shape[1])
     return (believed & (numbers != true[:, None])).sum(1)
 

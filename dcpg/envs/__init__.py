@@ -1,1 +1,1 @@
-"""Environments: the contract, Procgen, an adapter for any Gymnasium vector environment, and who chooses levels."""
+"""Environments: the interface, Procgen, an adapter for any Gymnasium vector environment, and choosers of levels."""

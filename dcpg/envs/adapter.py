@@ -1,9 +1,9 @@
-"""Any Gymnasium vector environment with discrete actions and image or flat observations.
+"""Adapts any Gymnasium vector environment with discrete actions and image or flat observations.
 
-All three autoreset modes end up as the same `Step`:
+All three autoreset modes give the same `Step`:
 
-- SAME_STEP: the observation that comes with the end is already the next episode's first one.
-- DISABLED: we reset the environments that ended, at once; the same as SAME_STEP from then on.
+- SAME_STEP: the observation returned with an episode's end is already the next episode's first one.
+- DISABLED: the adapter resets ended environments at once; from then on the same as SAME_STEP.
 - NEXT_STEP: the step after an end ignores its action and only resets. It is a dead step: `valid` is False.
 """
 
@@ -23,7 +23,7 @@ from dcpg.seeding import rand_seed
 
 
 class GymnasiumEnv:
-    """An adapter. An environment with `get_state() -> list[bytes]` and `set_state(list[bytes])` resumes exactly."""
+    """An adapted environment. One with `get_state() -> list[bytes]` and `set_state(list[bytes])` resumes exactly."""
 
     def __init__(self, env: gymnasium.vector.VectorEnv[Any, Any, Any], seed: int) -> None:
         _check_spaces(env)
@@ -48,19 +48,17 @@ class GymnasiumEnv:
         self._now = _arranged(observations, self._layout)
         self._levels = np.full(self.num_envs, -1, np.int64)
         self.has_levels = "level_seed" in info
-        self._note_levels(info)
-        self._resetting = np.zeros(self.num_envs, bool)  # NEXT_STEP: the coming step only resets these
+        self._update_levels(info)
+        self._resetting = np.zeros(self.num_envs, bool)  # NEXT_STEP: the next step only resets these
 
     def arrange(self, observations: Array) -> Array:
-        """A batch of raw observations as [N, H, W, C], or as it is."""
+        """A batch of raw observations: images as [N, H, W, C], others unchanged."""
         return _arranged(observations, self._layout)
 
     def observe(self) -> tuple[Array, Array]:
-        """The observations to act on now and their levels."""
         return self._now.copy(), self._levels.copy()
 
     def step(self, actions: Array) -> Step:
-        """One step, whatever the autoreset mode."""
         self._steps += 1
         observations, rewards, terminated, truncated, info = self.env.step(actions + self.first_action)
         dead = self._resetting
@@ -76,12 +74,12 @@ class GymnasiumEnv:
             final = arrived.copy()
             for n in np.flatnonzero(cut):
                 final[n] = _arranged(np.asarray(info["final_obs"][n])[None], self._layout)[0]
-        self._note_levels(info)
+        self._update_levels(info)
         if self.mode is AutoresetMode.DISABLED and dones.any():
             final = arrived.copy() if cut.any() else None
             observations, info = self.env.reset(options={"reset_mask": dones})
             arrived = _arranged(observations, self._layout)
-            self._note_levels(info)
+            self._update_levels(info)
         next_step = self.mode is AutoresetMode.NEXT_STEP
         self._resetting = dones if next_step else np.zeros_like(dones)
         self._now = arrived
@@ -90,20 +88,20 @@ class GymnasiumEnv:
             rewards=np.where(dead, 0.0, rewards).astype(np.float32),
             dones=dones,
             valid=~dead,
-            crosses=dead if next_step else dones,  # in NEXT_STEP the last observation itself is still seen
+            crosses=dead if next_step else dones,  # in NEXT_STEP the episode's last observation is still returned
             levels=self._levels.copy(),
             truncated=cut,
             final_frames=final,
         )
 
-    def _note_levels(self, info: dict[str, Any]) -> None:
+    def _update_levels(self, info: dict[str, Any]) -> None:
         if "level_seed" in info:
             new = np.asarray(info["level_seed"])
-            told = np.asarray(info.get("_level_seed", np.ones(self.num_envs, bool)))
-            self._levels[told] = new[told].astype(np.int64)
+            given = np.asarray(info.get("_level_seed", np.ones(self.num_envs, bool)))
+            self._levels[given] = new[given].astype(np.int64)
 
     def state(self) -> list[bytes]:
-        """What the adapter knows, and the environments' own state if they can give it."""
+        """The adapter's own state, and that of the environments if they can save it."""
         own = {"steps": self._steps, "levels": self._levels.tolist(), "resetting": self._resetting.tolist()}
         observations = io.BytesIO()
         np.save(observations, self._now, allow_pickle=False)
@@ -111,7 +109,7 @@ class GymnasiumEnv:
         return [json.dumps(own).encode(), observations.getvalue(), *inner]
 
     def restore(self, state: list[bytes]) -> None:
-        """Go on from `state()`: exactly if the environments can, else with new episodes under a new seed."""
+        """Continue from `state()`: exactly if the environments can, otherwise with new episodes under a new seed."""
         own = json.loads(state[0])
         self._steps = int(own["steps"])
         if not self.exact_state:
@@ -125,7 +123,6 @@ class GymnasiumEnv:
         self._resetting = np.array(own["resetting"], bool)
 
     def close(self) -> None:
-        """Free what is held."""
         self.env.close()
 
 
@@ -153,7 +150,7 @@ def image_layout(shape: tuple[int, ...]) -> str:
 
 
 def _arranged(observations: Array, layout: str) -> Array:
-    """A batch of observations as [N, H, W, C], or as it is."""
+    """A batch of observations: images as [N, H, W, C], others unchanged."""
     observations = np.asarray(observations)
     if layout == "HW":
         return observations[..., None]

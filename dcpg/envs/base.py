@@ -1,4 +1,4 @@
-"""What the rest of the project asks of environments."""
+"""The interface of environments that the rest of the project uses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Step:
-    """What one step of all N environments gave."""
+    """The result of one step of all N environments."""
 
     frames: Array  # [N, *observation], the observation to act on next
     rewards: Array  # float32 [N], raw
@@ -27,7 +27,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Spaces:
-    """What an environment shows and how many actions it takes."""
+    """The observations of an environment and its number of actions."""
 
     shape: tuple[int, ...]  # of one observation as the networks see it: [H, W, C], or flat
     dtype: np.dtype[Any]
@@ -35,7 +35,6 @@ class Spaces:
 
     @classmethod
     def of(cls, env: VectorEnv) -> Spaces:
-        """Those of an environment."""
         return cls(env.shape, env.dtype, env.num_actions)
 
 
@@ -44,8 +43,8 @@ class VectorEnv(Protocol):
 
     num_envs: int
     num_actions: int
-    first_action: int  # the environment's own number of our action 0
-    raw_shape: tuple[int, ...]  # of one observation as the environment gives it
+    first_action: int  # the environment's own number for action 0
+    raw_shape: tuple[int, ...]  # of one observation as the environment returns it
     shape: tuple[int, ...]  # of one observation as the networks see it: [H, W, C], or flat
     dtype: np.dtype[Any]
     has_levels: bool
@@ -57,14 +56,11 @@ class VectorEnv(Protocol):
     def observe(self) -> tuple[Array, Array]:
         """The observations to act on now and their levels."""
 
-    def step(self, actions: Array) -> Step:
-        """One step of every environment."""
+    def step(self, actions: Array) -> Step: ...
 
     def state(self) -> list[bytes]:
-        """Everything that decides the future, as a list of byte strings."""
+        """Everything that determines the future, as a list of byte strings."""
 
-    def restore(self, state: list[bytes]) -> None:
-        """Go back to a state."""
+    def restore(self, state: list[bytes]) -> None: ...
 
-    def close(self) -> None:
-        """Free what is held."""
+    def close(self) -> None: ...

@@ -1,7 +1,7 @@
-"""Who chooses the next level of an environment: uniformly from a list, each its own, or prioritised level replay.
+"""Choosers of the next level of an environment: uniform over a list, one level each, or prioritised level replay.
 
-A chooser is asked at every episode's end and once for each environment at the start. It sees every rollout, it has
-state that is saved with the environments, and its randomness is keyed as everywhere.
+A chooser is called at every episode's end and once per environment at the start. It observes every rollout, its state
+is saved in checkpoints, and its random draws are keyed like all others (`dcpg/seeding.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dcpg.seeding import generator
 
 
 class Played(Protocol):
-    """What a chooser sees of a rollout."""
+    """What a chooser observes of a rollout."""
 
     @property
     def advantages_raw(self) -> Tensor:
@@ -43,26 +43,23 @@ class LevelChooser(Protocol):
         """The seed of the next level of environment `env`."""
 
     def observe(self, tau: Played) -> None:
-        """See a rollout that was played on the chosen levels."""
+        """Learn from a rollout that was played on the chosen levels."""
 
     def row(self) -> dict[str, Any]:
-        """Columns of metrics.jsonl."""
+        """The columns that this chooser adds to metrics.jsonl."""
 
     def state(self) -> Any:
-        """JSON that restores exactly."""
+        """JSON data from which `restore` continues exactly."""
 
-    def restore(self, state: Any) -> None:
-        """From `state()`."""
+    def restore(self, state: Any) -> None: ...
 
 
 class Blind:
     """A chooser that learns nothing from rollouts."""
 
-    def observe(self, tau: Played) -> None:
-        """Nothing to learn."""
+    def observe(self, tau: Played) -> None: ...
 
     def row(self) -> dict[str, Any]:
-        """Nothing to tell."""
         return {}
 
 
@@ -70,7 +67,8 @@ class ListedLevels(Blind):
     """Uniform over an explicit list of level seeds."""
 
     def __init__(self, levels: Sequence[int], num_envs: int, seed: int, name: str, first: int = 0) -> None:
-        self.levels, self.seed, self.name, self.first = list(levels), seed, name, first  # first: of this rank
+        # first: the index of this rank's first environment
+        self.levels, self.seed, self.name, self.first = list(levels), seed, name, first
         self.episodes = [0] * num_envs
 
     def choose(self, env: int) -> int:
@@ -80,33 +78,29 @@ class ListedLevels(Blind):
         return self.levels[int(torch.randint(len(self.levels), (), generator=g))]
 
     def state(self) -> Any:
-        """How many episodes each environment has begun."""
+        """The number of episodes that each environment has begun."""
         return list(self.episodes)
 
     def restore(self, state: Any) -> None:
-        """From `state()`."""
         episodes = [int(n) for n in state]
         if len(episodes) != len(self.episodes):
-            raise ValueError(f"the listed levels are of {len(episodes)} environments instead of {len(self.episodes)}")
+            raise ValueError(f"the listed levels have {len(episodes)} environments instead of {len(self.episodes)}")
         self.episodes = episodes
 
 
 class EachOnce(Blind):
-    """Environment i plays the i-th level (and again, if it goes on)."""
+    """Environment i plays the i-th level, and repeats it if it continues."""
 
     def __init__(self, levels: Sequence[int]) -> None:
         self.levels = list(levels)
 
     def choose(self, env: int) -> int:
-        """Its own level."""
         return self.levels[env]
 
     def state(self) -> Any:
-        """Nothing to keep."""
         return None
 
-    def restore(self, state: Any) -> None:
-        """Nothing to restore."""
+    def restore(self, state: Any) -> None: ...
 
 
 class PrioritisedLevels:
@@ -126,7 +120,7 @@ class PrioritisedLevels:
         self.choices = 0
 
     def choose(self, env: int) -> int:
-        """The start gives each environment the next level of the list; then unscored levels; then replay."""
+        """At the start each environment gets the next level of the list; then come unscored levels, then replay."""
         chance = torch.rand((), generator=generator(self.seed, "prioritised", self.choices), dtype=torch.float64)
         unscored = np.flatnonzero(np.isnan(self.scores))
         if self.choices < self.num_envs:
@@ -155,21 +149,20 @@ class PrioritisedLevels:
             self.scores[self.index[level]] = score
 
     def row(self) -> dict[str, Any]:
-        """How many levels have a score, and how much of the replay the likeliest level gets."""
+        """The number of levels with a score, and the probability of the likeliest level."""
         scored = int((~np.isnan(self.scores)).sum())
         top = float(self.distribution().max()) if scored == len(self.levels) else None
         return {"levels_scored": scored, "levels_top_probability": top}
 
     def state(self) -> Any:
-        """Scores, staleness and the number of choices."""
         scores = [None if np.isnan(s) else float(s) for s in self.scores]
         return {"scores": scores, "staleness": self.staleness.tolist(), "choices": self.choices}
 
     def restore(self, state: Any) -> None:
-        """From `state()`, of the same levels; a state that no run can have is refused."""
+        """Restore a state; raise ValueError for other levels or a state that no run can have."""
         scores, staleness, choices = state["scores"], state["staleness"], state["choices"]
         if not isinstance(scores, list) or not len(scores) == len(staleness) == len(self.levels):
-            raise ValueError(f"the level sampler is not of {len(self.levels)} levels")
+            raise ValueError(f"the level sampler does not have {len(self.levels)} levels")
         fits = (
             all(s is None or (isinstance(s, float) and math.isfinite(s) and s >= 0) for s in scores)
             and all(type(n) is int and 0 <= n <= choices for n in staleness)
@@ -177,7 +170,7 @@ class PrioritisedLevels:
             and (choices == 0 or 0 in staleness)
         )
         if not fits:
-            raise ValueError("the level sampler's state is not one that it can have")
+            raise ValueError("the level sampler's state is impossible")
         self.scores = np.array([np.nan if s is None else s for s in scores], np.float64)
         self.staleness, self.choices = np.array(staleness, np.int64), choices
 
@@ -192,12 +185,12 @@ def rank_prioritised(scores: NDArray[np.float64], beta: float) -> NDArray[np.flo
 
 
 def level_scores(tau: Played) -> list[tuple[int, float]]:
-    """(level, mean |R - V|) of every part of an episode in a rollout: those that ended, then those that go on.
+    """(level, mean |R - V|) of every part of an episode in a rollout: first those that ended, then the unfinished ones.
 
     R - V is the advantage before it is normalised. Parts come environment by environment, each in time order.
     """
     size, dones, levels = tau.advantages_raw.abs().double().numpy(), tau.dones.numpy(), tau.levels.numpy()
-    ended, going_on = [], []
+    ended, unfinished = [], []
     steps, environments = size.shape
     for n in range(environments):
         start = 0
@@ -205,5 +198,5 @@ def level_scores(tau: Played) -> list[tuple[int, float]]:
             ended.append((int(levels[start, n]), float(size[start:end, n].mean())))
             start = int(end)
         if start < steps:
-            going_on.append((int(levels[start, n]), float(size[start:, n].mean())))
-    return ended + going_on
+            unfinished.append((int(levels[start, n]), float(size[start:, n].mean())))
+    return ended + unfinished

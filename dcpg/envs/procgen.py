@@ -1,8 +1,8 @@
-"""Procgen: the real library, driven through its C interface.
+"""Procgen, driven through the C interface of its library.
 
 The library is reached through gym3's `CEnv`, so that neither `procgen` nor `gym` is imported (both print warnings).
 Every environment is seeded; the whole state can be saved and restored; and a level can be set on any environment by
-restoring a saved start of it, on the stock library.
+restoring a saved start of it, with the unmodified library.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ ALL_LEVELS = 2**31 - 1
 MAX_STATE = 2**20
 
 
-STATE_END = bytes.fromhex("fecafeca")  # a state ends with this mark, the library's 0xCAFECAFE
+STATE_END = bytes.fromhex("fecafeca")  # the end marker of a state, the library's 0xCAFECAFE
 
 
-MAX_STARTS = 4096  # starts of levels that are kept, some 20 to 40 kB each
+MAX_STARTS = 4096  # cached level starts, about 20 to 40 kB each
 
 
-LOADED: dict[str, Any] = {}  # the library, from its first environment on
+LOADED: dict[str, Any] = {}  # the library, once its first environment is made
 
 
-# A level's start is made with this seed, so that it is the same in every run.
+# Level starts are made with this seed, so that they are the same in every run.
 START_SEED = 0
 
 
@@ -60,7 +60,7 @@ def _folder() -> Path:
 
 
 def check_game(game: str) -> str:
-    """A game's name, or a sentence with the nearest one."""
+    """Return the name of a known game; refuse another one and suggest the closest."""
     if game not in GAMES:
         raise unknown("game", game, GAMES)
     return game
@@ -96,9 +96,9 @@ def _make(
     # the library stays loaded: unloading it with its last environment would happen wherever garbage is collected, and
     # the next environment would read all assets again
     LOADED.setdefault("library", env._c_lib)
-    # cffi looks a function up at its first use, under a lock that all environments share. An environment that the
-    # garbage collector closes while another one looks something up would wait for that lock in its own thread, for
-    # ever; so what closing needs is looked up now.
+    # cffi looks a function up at its first use, under a lock that all environments share. If the garbage collector
+    # closed an environment during another lookup in the same thread, it would wait for that lock for ever; so the
+    # function that closes environments is looked up now.
     LOADED["close"] = env._c_lib.libenv_close
     return env
 
@@ -109,8 +109,8 @@ def _get_states(env: Any, indices: range) -> list[bytes]:
 
 
 def state_game(state: bytes) -> str:
-    """The game that a state is of; the library ends the process on a foreign or cut state, so look first."""
-    # a state opens with two whole numbers (format, length of the name) and the game's name
+    """The game of a state. The library ends the process on a foreign or truncated state, so this is checked first."""
+    # a state begins with two integers (format, length of the name) and the game's name
     if len(state) < 8:
         raise ValueError("a Procgen state is cut short")
     _, length = struct.unpack_from("<ii", state)
@@ -124,8 +124,8 @@ def state_game(state: bytes) -> str:
 class Procgen:
     """N environments of one game.
 
-    Levels come from a range (`count` 0: all levels) which Procgen draws from by itself, or from `levels`, which is
-    asked at every episode's end and set by restoring a saved start of that level.
+    Levels come from a range (`count` 0: all levels) from which Procgen itself draws, or from the chooser `levels`. It
+    is called at every episode's end, and its choice is set by restoring a saved start of that level.
     """
 
     num_actions = NUM_ACTIONS
@@ -175,7 +175,7 @@ class Procgen:
         return self._frames(), self._env._info["level_seed"].astype(np.int64)
 
     def step(self, actions: Array) -> Step:
-        """Act. Procgen only terminates, and has already reset where an episode ended."""
+        """Step all environments. Procgen never truncates, and has already reset where an episode ended."""
         env = self._env
         env.act({"action": actions.astype(np.int32)})
         rewards, _, first = env.observe()
@@ -196,21 +196,21 @@ class Procgen:
         )
 
     def high_resolution(self) -> Array:
-        """The frames as people see them, uint8 [N, 512, 512, 3]; only with `render`."""
+        """The frames at Procgen's display resolution, uint8 [N, 512, 512, 3]; only with `render`."""
         rgb: Array = self._env._info["rgb"]
         return rgb.copy()
 
     def state(self) -> list[bytes]:
-        """One blob per environment. What a level chooser remembers is not in them."""
+        """One blob per environment, without the state of a level chooser."""
         return _get_states(self._env, range(self.num_envs))
 
     def restore(self, state: list[bytes]) -> None:
-        """Go on exactly from `state()`; a state that is not of this game is refused before the library sees it."""
+        """Continue exactly from `state()`; a state of another game is refused before the library sees it."""
         if len(state) != self.num_envs:
             raise ValueError(f"{len(state)} environment states for {self.num_envs} environments")
         for blob in state:
             if state_game(blob) != self.game:
-                raise ValueError(f"an environment state is of {state_game(blob)!r}, not of {self.game!r}")
+                raise ValueError(f"an environment state belongs to {state_game(blob)!r}, not to {self.game!r}")
         for i, blob in enumerate(state):
             self._env.call_c_func("set_state", i, blob, len(blob))
         self._env.observe()
@@ -228,7 +228,7 @@ class Procgen:
         self._env.call_c_func("set_state", index, blob, len(blob))
 
     def arrange(self, observations: Array) -> Array:
-        """Frames at the size that the networks see."""
+        """Frames scaled to the size that the networks see."""
         return observations.copy() if self.frame_size == 64 else averaged(observations, 64 // self.frame_size)
 
     def _frames(self) -> Array:

@@ -1,1 +1,1 @@
-"""This machine: memory, devices, and what a run will need of it."""
+"""Memory and devices of this machine, and what a run needs of them."""

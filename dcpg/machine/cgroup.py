@@ -1,4 +1,4 @@
-"""What the control groups (version 2) of this process say about memory: a container's or a job's limits."""
+"""Memory limits from the control groups (version 2) of this process, such as those of a container or a batch job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
 
 
-def _own() -> Path | None:
+def _own_group() -> Path | None:
     try:
         name = next(line[3:] for line in MEMBERSHIP.read_text().splitlines() if line.startswith("0::"))
     except (OSError, StopIteration):
@@ -20,8 +20,8 @@ def _own() -> Path | None:
 
 
 def room() -> Iterator[float]:
-    """Bytes left in each group that has a limit, from this process's own up to the root."""
-    group = _own()
+    """Free bytes of each group that has a limit, from this process's group up to the root."""
+    group = _own_group()
     if group is None:
         return
     for folder in (group, *group.parents):
@@ -38,8 +38,8 @@ def room() -> Iterator[float]:
 
 
 def kills() -> int:
-    """How many processes of this group the system has killed for want of memory; 0 where nobody counts."""
-    group = _own()
+    """How many processes of this group were killed for lack of memory; 0 if the system does not count them."""
+    group = _own_group()
     if group is None:
         return 0
     try:

@@ -1,4 +1,4 @@
-"""The device that a run asks for."""
+"""Chooses the torch device of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dcpg.torchrun import processes_here
 
 
 def device_of(config: Config) -> torch.device:
-    """The device that a run asks for, if this machine has it."""
+    """The device that `machine.device` names; one that this machine does not have is refused."""
     name = config.machine.device
     try:
         device = torch.device(name)

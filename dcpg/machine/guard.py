@@ -1,4 +1,4 @@
-"""One sentence and an exit code for every failure that has an explanation."""
+"""Turns expected failures into a one-sentence message and an exit code."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dcpg.torchrun import is_first
 
 
 def guarded(work: Callable[[], object]) -> None:
-    """Do something; a failure that has an explanation is one sentence and an exit code."""
+    """Run `work`; an expected failure prints one sentence and exits with its code."""
     try:
         work()
     except DcpgError as error:
-        if is_first() or isinstance(error, OutOfMemory):  # of several processes, what all say is said once
+        if is_first() or isinstance(error, OutOfMemory):  # several processes report the same error: print it once
             print(f"dcpg: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:
@@ -24,5 +24,7 @@ def guarded(work: Callable[[], object]) -> None:
 
         if not memory_was_refused(error):
             raise
-        print("dcpg: There was no memory left. What was saved stands; make room and try again.", file=sys.stderr)
+        print(
+            "dcpg: There was no memory left. What was saved is kept; free some memory and try again.", file=sys.stderr
+        )
         sys.exit(OutOfMemory.exit_code)

@@ -1,4 +1,4 @@
-"""Memory: keeping what the encoder frees for its next chunk, and what this process has taken."""
+"""Memory of this process: settings of the allocator, out-of-memory errors and peak use."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import torch
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 
 
-# torch has no class for it on the CPU; a thread that cannot be started, a oneDNN kernel that cannot be made
+# messages of out-of-memory errors on the CPU, for which torch has no class; the last two: threads, oneDNN kernels
 REFUSALS = ("allocate memory", "bad_alloc", "can't start new thread", "could not create a primitive")
 
 
-LARGEST = 32 * 2**20  # the most that glibc accepts; a chunk's largest tensor is 30 MiB at the paper's size
+LARGEST = 32 * 2**20  # the largest threshold that glibc accepts; a chunk's largest tensor is 30 MiB at the paper's size
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep freed memory instead of giving it back to the system after every chunk.
+    """Let glibc keep freed memory instead of returning it to the system after every chunk.
 
-    A training pass allocates and frees some 100 MB a chunk. Given back, every page of it is zeroed and mapped again:
-    9,000 to 34,000 page faults a pass, a tenth to a fifth of its time. Elsewhere than on glibc nothing happens.
+    A training pass allocates and frees about 100 MB per chunk. If that is returned, every page is zeroed and mapped
+    again: 9,000 to 34,000 page faults per pass, a tenth to a fifth of its time. Without glibc this does nothing.
     """
     if platform.libc_ver()[0] != "glibc":
         return
@@ -34,13 +34,13 @@ def keep_freed_memory() -> None:
 
 
 def memory_was_refused(error: BaseException) -> bool:
-    """Whether an error says that there is no memory left, on the CPU or on an accelerator."""
+    """Whether an error means that there is no memory left, on the CPU or on an accelerator."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in REFUSALS)
 
 
 def peak_gb() -> float:
-    """The most resident memory that this process has had."""
+    """The peak resident memory of this process, in GB."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 1e9 if platform.system() == "Darwin" else peak * 1024 / 1e9

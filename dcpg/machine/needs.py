@@ -1,7 +1,7 @@
-"""The memory and disk that a run may need, and whether they are there.
+"""The memory and disk that a run may need, and whether they are free.
 
 The figures are upper bounds for Procgen: B is counted as if its frames compressed as badly as those of the worst game.
-Pictures of one's own may compress worse; other observations are counted as they are.
+Images of the user's own environment may compress worse; other observations are counted uncompressed.
 """
 
 from __future__ import annotations
@@ -28,35 +28,34 @@ from dcpg.machine.devices import device_of
 from dcpg.text import gigabytes
 from dcpg.torchrun import processes, processes_here
 
-PROGRAM = 0.85e9  # the interpreter, torch, Procgen's assets
+PROGRAM = 0.85e9  # bytes of the interpreter, torch and Procgen's assets
 
 
-ENVIRONMENT = 0.2e6  # one environment of Procgen
+ENVIRONMENT = 0.2e6  # bytes of one Procgen environment
 
 
-COMPRESSION = 9  # the least that zstd made of segments on any of the 16 games
+COMPRESSION = 9  # zstd's lowest compression ratio of segments on any of the 16 games
 
 
-KEPT = 1.1  # what the allocator holds for each byte in use
+KEPT = 1.1  # bytes that the allocator holds for each byte in use
 
 
 CHECKPOINTS = 4  # three that are kept and one that is being written
 
 
-ROW = 20_000  # bytes that a rollout leaves in metrics.jsonl, timing.jsonl and TensorBoard's file
+ROW = 20_000  # bytes that a rollout adds to metrics.jsonl, timing.jsonl and TensorBoard's file
 
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes, at most."""
+    """Upper bounds of what a run needs, in bytes."""
 
-    memory: float  # of the machine
-    buffer: float  # of that, B when it is full
+    memory: float  # of this machine
+    buffer: float  # the part of `memory` that a full B takes
     device: float  # of the accelerator; 0 on the CPU
     disk: float
 
     def sentence(self) -> str:
-        """For people."""
         buffer = f" (B: {gigabytes(self.buffer)})" if self.buffer >= 5e7 else ""
         device = f", {gigabytes(self.device)} on the device" if self.device else ""
         return f"at most {gigabytes(self.memory)} of memory{buffer}{device} and {gigabytes(self.disk)} of disk"
@@ -72,7 +71,7 @@ def needs_of(config: Config, spaces: Spaces) -> Needs:
     frames = config.rollout_size * math.prod(spaces.shape) * spaces.dtype.itemsize
     tau = frames / (COMPRESSION if spaces.dtype == np.uint8 else 1) + 64 * config.rollout_size
     buffer = method.N_pi * (tau + 4 * spaces.actions * config.rollout_size) if method.auxiliary_phase else 0.0
-    computing = 2 * weights + moments + KEPT * max(_step(config, method, line, spaces) for line in method.lines)
+    computing = 2 * weights + moments + KEPT * max(_step_bytes(config, method, line, spaces) for line in method.lines)
     environments = config.env.num_envs / processes() + config.evaluation.episodes
     own = PROGRAM + ENVIRONMENT * environments + (frames + tau + buffer) / processes()
     on_device = device_of(config).type != "cpu"
@@ -81,19 +80,19 @@ def needs_of(config: Config, spaces: Spaces) -> Needs:
         memory=processes_here() * (own + (2 * (weights + moments) if on_device else computing + weights + moments)),
         buffer=buffer,
         device=computing if on_device else 0.0,
-        # a phase's first checkpoint is written before the last phase's is removed, so B may be there twice
+        # a phase's first checkpoint is written before the previous phase's is removed, so B may be on disk twice
         disk=CHECKPOINTS * (weights + moments) + 2 * (tau + buffer) + milestones * weights + config.rollouts * ROW,
     )
 
 
 def known_needs(config: Config) -> Needs | None:
-    """What a run may need, if that is known before its environments are made: on Procgen."""
+    """What a run may need, or None if its environments must be made first: only Procgen's sizes are known."""
     spaces = known_spaces(config)
     return needs_of(config, spaces) if spaces is not None else None
 
 
-def _step(config: Config, method: Method, line: Optimise, spaces: Spaces) -> float:
-    """One optimiser step: its minibatch and the graph of a chunk of it, or of all of it."""
+def _step_bytes(config: Config, method: Method, line: Optimise, spaces: Spaces) -> float:
+    """Bytes of one optimiser step: its minibatch, and the graph of one chunk or of the whole minibatch."""
     if isinstance(line.data, Tau):
         samples = frames = math.ceil(config.rollout_size / line.data.minibatches)
     else:
@@ -104,11 +103,11 @@ def _step(config: Config, method: Method, line: Optimise, spaces: Spaces) -> flo
     held, passing = _activations(config, spaces.shape)
     graph = views * len(method.networks) * (frames if line.couples else chunk) * held
     gathered = views * frames * math.prod(spaces.shape) * spaces.dtype.itemsize
-    return graph + chunk * passing + 2 * gathered  # B's next minibatch is opened ahead
+    return graph + chunk * passing + 2 * gathered  # twice: the next minibatch of B is loaded ahead
 
 
 def _activations(config: Config, shape: tuple[int, ...]) -> tuple[float, float]:
-    """Bytes that one frame's graph holds, and those that its backward pass takes for a moment."""
+    """Bytes that one frame's graph holds, and those that its backward pass needs temporarily."""
     if not is_image(shape):
         return 4.0 * (math.prod(shape) + 4 * config.network.features), 0.0
     held, passing = float(math.prod(shape)), 0.0
@@ -120,20 +119,20 @@ def _activations(config: Config, shape: tuple[int, ...]) -> tuple[float, float]:
 
 
 def check_room(needs: Needs, config: Config, directory: Path) -> None:
-    """Refuse a run that this machine has not enough memory or disk for, with advice, unless it is not to be checked."""
+    """Refuse a run that needs more memory or disk than is free, with advice, unless `check_room` is false."""
     missing = missing_room(needs, config, directory) if config.check_room else []
     if missing:
         raise BadInput(
             f"There is no room for this run: {'; '.join(missing)}. Make room, or make the run smaller (--preset "
-            "laptop, or lower env.num_envs, rollout_length, algorithm.N_pi or machine.chunk), or start it all the same "
+            "laptop, or lower env.num_envs, rollout_length, algorithm.N_pi or machine.chunk), or start it anyway "
             "with --set check_room=false."
         )
 
 
 def missing_room(needs: Needs, config: Config, directory: Path) -> list[str]:
-    """What there is too little of, one sentence each."""
+    """What is too scarce for a run, one clause per resource."""
     device, missing = device_of(config), []
-    loaded = processes_here() * min(psutil.Process().memory_info().rss, PROGRAM)  # is part of what is needed
+    loaded = processes_here() * min(psutil.Process().memory_info().rss, PROGRAM)  # already part of what is needed
     free = max(free_memory() + loaded, 0.0)
     if needs.memory > free:
         buffer = f" (B alone {gigabytes(needs.buffer)})" if needs.buffer >= 5e7 else ""
@@ -146,16 +145,16 @@ def missing_room(needs: Needs, config: Config, directory: Path) -> list[str]:
 
 
 def free_memory() -> float:
-    """What this process can still take: the machine's free memory, or less if a container or a job limits it."""
+    """Bytes that this process can still allocate: the machine's free memory, or less under a container's limit."""
     return min([float(psutil.virtual_memory().available), *cgroup.room()])
 
 
 def free_disk(directory: Path, held: bool = True) -> float:
-    """Bytes that a directory can hold in all, where it is or will be, with or without what it holds already."""
+    """Free bytes for a directory that may not exist yet; with `held`, its present files count as free."""
     there = next(place for place in (directory.absolute(), *directory.absolute().parents) if os.path.exists(place))
     size = 0
     if held and os.path.isdir(directory):
         for file in directory.rglob("*"):
-            with contextlib.suppress(OSError):  # it may go meanwhile
+            with contextlib.suppress(OSError):  # it may be removed meanwhile
                 size += file.stat().st_size if file.is_file() else 0
     return float(shutil.disk_usage(there).free + size)

@@ -15,7 +15,7 @@ from dcpg.settings import setting
 
 @dataclass(frozen=True)
 class DAAC(Common):
-    """Settings of DAAC."""
+    """Settings of DAAC: epochs of the policy and of the value, and the weight of the advantage objective."""
 
     E_pi: int = setting(1, "paper, Appendix D", low=1)
     E_V: int = setting(9, "paper, Appendix D", low=1)
@@ -24,7 +24,7 @@ class DAAC(Common):
 
 @dataclass(frozen=True)
 class IDAAC(DAAC):
-    """Settings of IDAAC."""
+    """Settings of IDAAC: those of DAAC, and the weight of the adversarial objective."""
 
     alpha_i: float = setting(0.001, "paper, Appendix D", low=0)
 

@@ -15,7 +15,7 @@ from dcpg.settings import setting
 
 @dataclass(frozen=True)
 class DCPG(Phasic):
-    """Settings of DCPG."""
+    """Settings of DCPG: those of a phasic method, and the weight of the value regulariser."""
 
     beta_V: float = setting(1.0, "paper, Appendix D", low=0)
 
@@ -27,14 +27,14 @@ class OneSided(Dynamics, DCPG):
 
 @dataclass(frozen=True)
 class TwoHeaded(Dynamics, DCPG):
-    """Settings of DCPG+FI."""
+    """Settings of DCPG+FI: those of DCPG+F and DCPG+I, and the weight of the inverse dynamics."""
 
     eta: float = setting(1.0, "paper, Appendix F.2 (chosen from 0.5 and 1)", low=0)
 
 
 @dataclass(frozen=True)
 class DDCPG(Joint, DCPG):
-    """Settings of DDCPG."""
+    """Settings of DDCPG: those of DCPG and of the joint discriminator."""
 
 
 @method("dcpg", DCPG)

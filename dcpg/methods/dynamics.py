@@ -15,7 +15,7 @@ from dcpg.settings import Section, setting
 
 @dataclass(frozen=True)
 class Dynamics(Section):
-    """Settings of dynamics learning."""
+    """Settings of dynamics learning: its weight, and whether pairs across episode ends are left out."""
 
     beta_f: float = setting(1.0, "paper, Appendices D and F.2", low=0)
     mask_boundaries: bool = setting(False, "authors' code: pairs across an episode's end count as transitions")

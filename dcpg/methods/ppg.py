@@ -15,21 +15,21 @@ from dcpg.settings import setting
 
 @dataclass(frozen=True)
 class DiscountRegularised(Phasic):
-    """Settings of PPG+DR."""
+    """Settings of PPG+DR: those of PPG, with a smaller discount."""
 
     gamma: float = setting(0.995, "paper, Section 3.2 (gamma')", low=0, high=1)
 
 
 @dataclass(frozen=True)
 class ActivationRegularised(Phasic):
-    """Settings of PPG+AR."""
+    """Settings of PPG+AR: those of PPG, and the weight of the activation penalty."""
 
     alpha: float = setting(0.05, "paper, Section 3.2", low=0)
 
 
 @dataclass(frozen=True)
 class DPPG(Joint, Phasic):
-    """Settings of DPPG."""
+    """Settings of DPPG: those of PPG and of the joint discriminator."""
 
 
 @method("ppg", Phasic)

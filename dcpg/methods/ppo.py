@@ -14,7 +14,7 @@ from dcpg.settings import setting
 
 @dataclass(frozen=True)
 class PPO(Common):
-    """Settings of PPO."""
+    """Settings of PPO: epochs over each rollout, and the weight of the value objective."""
 
     E_pi: int = setting(3, "paper, Table 4", low=1)
     value_weight: float = setting(0.5, "authors' code", low=0)

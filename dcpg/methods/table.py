@@ -1,4 +1,4 @@
-"""The table of methods, and the decorator that enters one."""
+"""The table of methods, and the decorator that registers one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Spec:
     name: str
     settings: type[Common]
     declare: Callable[[Any], Method]
-    fixed: Mapping[str, Any]  # settings outside `algorithm` that make the method what it is
+    fixed: Mapping[str, Any]  # settings outside `algorithm` that define the method
 
     @property
     def summary(self) -> str:
-        """The first sentence of the declaration."""
+        """The first line of the declaration's docstring."""
         return (self.declare.__doc__ or "").strip().split("\n")[0]
 
 
@@ -30,10 +30,10 @@ METHODS: dict[str, Spec] = {}
 def method(
     name: str, settings: type[Common], fixed: Mapping[str, Any] | None = None
 ) -> Callable[[Callable[[Any], Method]], Callable[[Any], Method]]:
-    """Enter a declaration into the table of methods."""
+    """Register a declaration in the table of methods; `fixed` as in `Spec`."""
 
-    def enter(declare: Callable[[Any], Method]) -> Callable[[Any], Method]:
+    def register(declare: Callable[[Any], Method]) -> Callable[[Any], Method]:
         METHODS[name] = Spec(name, settings, declare, fixed or {})
         return declare
 
-    return enter
+    return register

@@ -1,9 +1,9 @@
-"""Checkpoints that are complete or absent, checked by hash, and made of safetensors, JSON and raw bytes alone.
+"""Checkpoints: complete or absent, verified by hash, and made of safetensors, JSON and raw bytes only.
 
     checkpoints/000000016384-.../   one checkpoint: its own files and a manifest
-    checkpoints/shared/             files that several checkpoints name: rollouts, pi_old's outputs; each written once
+    checkpoints/shared/             files that several checkpoints use: rollouts, pi_old's outputs; each written once
 
-The newest valid one is found by scanning, never by a pointer.
+The newest valid one is found by scanning the directory, not by a pointer file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dcpg.errors import NoValidCheckpoint
 from dcpg.ranks import ALONE, Ranks
 from dcpg.storage.files import dump, fsync_dir, write_atomic, write_durable
 
-SCHEMA = 2  # of what is written
+SCHEMA = 2  # of new checkpoints
 READABLE = (1, 2)
 
 
@@ -44,12 +44,12 @@ MAX_FILE = 2**33
 
 
 class Damaged(Exception):
-    """A checkpoint that cannot be trusted, and why."""
+    """Raised for a checkpoint that cannot be trusted; the message says why."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint."""
+    """The manifest and the files of a verified checkpoint."""
 
     name: str
     meta: dict[str, Any]
@@ -61,17 +61,17 @@ class CheckpointStore:
 
     def __init__(self, root: Path, kept: int = 2, ranks: Ranks = ALONE) -> None:
         self.root, self.shared, self.kept, self.ranks = root, root / "shared", kept, ranks
-        self._known: dict[str, dict[str, Any]] = {}  # shared files that are on the disk as they should be
+        self._known: dict[str, dict[str, Any]] = {}  # shared files that are intact on the disk
 
     # -- writing
 
     def save(
         self, name: str, own: Mapping[str, bytes], shared: Mapping[str, Callable[[], bytes]], meta: Mapping[str, Any]
     ) -> Path:
-        """Write a checkpoint; it appears under its name only when all of it, of all ranks, is on the disk."""
+        """Write a checkpoint; it appears under its name only when the files of all ranks are on the disk."""
         final, temporary = self.root / name, self.root / f".tmp-{name}"
         if all(self.ranks.together(lambda: final.exists() and self._refusal(final) is None)):
-            return final  # the same place of the same run: it says the same
+            return final  # the same position of the same run has the same contents
         try:
             self.ranks.first_does(lambda: self._begin(final, temporary))
             parts = self.ranks.together(lambda: self._write(temporary, own, shared))
@@ -94,7 +94,7 @@ class CheckpointStore:
     def _write(
         self, temporary: Path, own: Mapping[str, bytes], shared: Mapping[str, Callable[[], bytes]]
     ) -> dict[str, dict[str, Any]]:
-        """This rank's files; returns what the manifest says of them."""
+        """Write this rank's files; returns their entries for the manifest."""
         for key, make in shared.items():
             if key not in self._known:
                 data = make()
@@ -112,7 +112,7 @@ class CheckpointStore:
         fsync_dir(self.root)
 
     def _settle(self, final: Path, damage: list[str]) -> None:
-        """It is verified before anything older goes."""
+        """Remove older checkpoints once the new one has been verified."""
         if damage:
             self._set_aside(final.name)
             raise OSError(errno.EIO, f"{final.name} does not read back as it was written: {damage[0]}")
@@ -123,7 +123,7 @@ class CheckpointStore:
         os.replace(self.root / name, self.root / f"damaged-{name}")
 
     def prune(self) -> None:
-        """Keep the newest ones, the last at a phase's end, and what they share."""
+        """Keep the newest checkpoints, the last one at a phase's end, and their shared files."""
         found = self.names()
         keep = set(found[-self.kept :])
         phase_ends = [name for name in found if self._manifest(name).get("phase_end")]
@@ -144,7 +144,7 @@ class CheckpointStore:
     # -- reading
 
     def names(self) -> list[str]:
-        """All checkpoints, oldest first. Temporary and stray entries are not among them."""
+        """All checkpoints, oldest first. Temporary and unrelated entries are left out."""
         if not self.root.is_dir():
             return []
         return sorted(p.name for p in self.root.iterdir() if NAME.fullmatch(p.name) and p.is_dir())
@@ -156,7 +156,7 @@ class CheckpointStore:
             return {}
 
     def load(self, path: Path, shared: bool = True) -> Checkpoint:
-        """Read and verify one checkpoint, with or without the files it shares with others."""
+        """Read and verify one checkpoint, with or without its shared files."""
         checkpoint = self._read(path, shared)
         for key in checkpoint.files:
             if key.startswith("shared/"):
@@ -185,18 +185,18 @@ class CheckpointStore:
         return Checkpoint(path.name, manifest, contents)
 
     def _of_another(self, key: str) -> bool:
-        """Whether a file is another rank's own, which that rank verifies."""
+        """Whether a file belongs to another rank, which verifies it."""
         found = RANK.search(key)
         return found is not None and int(found[1]) != self.ranks.rank
 
     def newest_valid(self, accept: Callable[[Checkpoint], None], warn: Callable[[str], None]) -> None:
-        """Give `accept` the newest checkpoint that verifies on every rank; what it refuses (Damaged) is passed over."""
+        """Give `accept` the newest checkpoint that is valid on every rank; those it refuses (Damaged) are skipped."""
         bad: list[str] = []
         for name in reversed(self.ranks.first_does(self.names)):
             reasons = [why for why in self.ranks.together(partial(self._refusal, self.root / name, accept)) if why]
             if reasons:
                 bad.append(f"{name}: {reasons[0]}")
-                self._known.clear()  # what it shares may have to be made again
+                self._known.clear()  # its shared files may have to be written again
                 continue
             self.ranks.first_does(lambda: self._put_in_order(bad, warn))
             return
@@ -208,7 +208,7 @@ class CheckpointStore:
     def _refusal(
         self, path: Path, accept: Callable[[Checkpoint], None] = lambda checkpoint: None, shared: bool = True
     ) -> str | None:
-        """Why this rank cannot take a checkpoint, if it cannot: its files, or what `accept` says of them."""
+        """Why this rank refuses a checkpoint, or None: damaged files, or what `accept` says of them."""
         try:
             accept(self.load(path, shared))
         except Damaged as error:
@@ -238,7 +238,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise Damaged(f"its manifest cannot be read ({error})") from None
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
-        raise Damaged("its manifest is not one")
+        raise Damaged("its manifest has the wrong form")
     if manifest.get("schema") not in READABLE:
         raise Damaged(f"it has schema {manifest.get('schema')!r}; this program reads {READABLE}")
     for key in manifest["files"]:

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and read with care."""
+"""Durable and atomic writes of files, and safe reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def fsync_dir(path: Path) -> None:
-    """Make renames and new names in a directory durable."""
+    """Make renames and new files in a directory durable."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -20,7 +20,7 @@ def fsync_dir(path: Path) -> None:
 
 
 def write_durable(path: Path, data: bytes) -> None:
-    """A new file's bytes, on the disk when this returns. What stood there is removed first, never written through."""
+    """Write a new file that is on the disk when this returns. An old file or link is removed, never written through."""
     path.unlink(missing_ok=True)
     with open(path, "xb") as file:
         file.write(data)
@@ -29,7 +29,7 @@ def write_durable(path: Path, data: bytes) -> None:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """The old file or the new one, never a mixture."""
+    """Replace a file atomically: readers see the old contents or the new ones."""
     temporary = path.with_name(f".tmp-{path.name}")
     write_durable(temporary, data)
     os.replace(temporary, path)
@@ -37,7 +37,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def read_regular(path: Path, most: int | None = None) -> bytes:
-    """A plain file's bytes. A link could name any file, and a pipe would never end: both are an OSError."""
+    """The bytes of a regular file. A link could name any file, and a pipe may never end: both raise OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(fd, "rb") as file:
         state = os.fstat(fd)

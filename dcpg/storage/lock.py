@@ -1,4 +1,4 @@
-"""One trainer per run directory."""
+"""The lock that allows one trainer per run directory."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from dcpg.storage.files import dump
 RECORD = 512  # bytes of a lock file
 
 
-FOREIGN_PATIENCE = 60.0  # seconds that another host's heartbeat must stand still before its lock is taken over
+FOREIGN_PATIENCE = 60.0  # seconds without a heartbeat from another host before its lock is taken over
 
 
 class Lock:
-    """One trainer a run directory.
+    """Allows one trainer per run directory.
 
-    On one host the kernel's file lock decides, and frees itself when its holder dies. For a holder on another host, or
-    where the storage has no such locks, the counter in the file decides: it must stand still for a minute of our own
-    clock before we take over.
+    On one host the kernel's file lock decides, and is released when its holder dies. For a holder on another host, or
+    on storage without such locks, the counter in the file decides: if it does not change for a minute by our own clock,
+    we take over.
     """
 
     def __init__(self, path: Path) -> None:
@@ -33,12 +33,12 @@ class Lock:
         self._file: IO[bytes] | None = None
 
     def acquire(self) -> None:
-        """Take the lock or refuse, naming who holds it."""
+        """Take the lock, or raise InUse with the process that holds it."""
         try:  # a link is not followed: it could name any file
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except OSError as error:
             raise BadInput(f"{self.path} cannot be written to ({error.strerror}).") from None
-        file, decided = os.fdopen(fd, "r+b", buffering=0), True
+        file, kernel_locked = os.fdopen(fd, "r+b", buffering=0), True
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -48,14 +48,14 @@ class Lock:
                 f"{self.path.parent} is in use by process {holder.get('pid', '?')} on {holder.get('host', '?')}; "
                 "wait for it or stop it."
             ) from None
-        except OSError:  # this storage has no locks
-            decided = False
-        if not self._is_there(file):  # the one before us removed the file just now
+        except OSError:  # this storage has no file locks
+            kernel_locked = False
+        if not self._is_there(file):  # the previous holder has just removed the file
             file.close()
             self.acquire()
             return
         holder = self._read()
-        if holder and (holder.get("host") != socket.gethostname() or not decided) and self._moves(holder):
+        if holder and (holder.get("host") != socket.gethostname() or not kernel_locked) and self._is_beating(holder):
             file.close()
             raise InUse(
                 f"{self.path.parent} is in use by process {holder.get('pid')} on {holder.get('host')}, which is alive."
@@ -63,7 +63,7 @@ class Lock:
         self._file = file
         self._write()
         with contextlib.suppress(OSError):
-            os.ftruncate(fd, RECORD)  # whatever stood there before
+            os.ftruncate(fd, RECORD)  # drop the rest of a longer file
 
     def _is_there(self, file: IO[bytes]) -> bool:
         try:
@@ -71,7 +71,7 @@ class Lock:
         except OSError:
             return False
 
-    def _moves(self, before: dict[str, Any]) -> bool:
+    def _is_beating(self, before: dict[str, Any]) -> bool:
         end = time.monotonic() + FOREIGN_PATIENCE
         while time.monotonic() < end:
             time.sleep(0.5)
@@ -88,7 +88,7 @@ class Lock:
             return {}
 
     def beat(self) -> bool:
-        """Show that the holder lives; False if another process has taken over meanwhile, thinking that it did not."""
+        """Write a heartbeat; False if another process has taken over the lock meanwhile."""
         if self._file is None:
             return True
         if self._is_anothers():
@@ -101,7 +101,7 @@ class Lock:
         return bool(now) and (now.get("host"), now.get("pid")) != (socket.gethostname(), os.getpid())
 
     def _write(self) -> None:
-        """One record of fixed length over the last one: on shared storage nobody must see an empty file."""
+        """Overwrite the record, at a fixed length: on shared storage no reader may see an empty file."""
         assert self._file is not None
         self.counter += 1
         text = {"host": socket.gethostname(), "pid": os.getpid(), "started": _started(), "beat": self.counter}
@@ -110,7 +110,6 @@ class Lock:
             os.fdatasync(self._file.fileno())
 
     def release(self) -> None:
-        """Give the directory free."""
         if self._file is not None:
             if self._is_there(self._file) and not self._is_anothers():
                 self.path.unlink(missing_ok=True)

@@ -12,11 +12,11 @@ from dcpg.storage.files import dump, read_regular, write_atomic
 from dcpg.storage.lock import Lock
 from dcpg.storage.rows import Rows
 
-MOST_CONFIGURATION = 16_000_000  # bytes: a list of all levels that a run may have
+MOST_CONFIGURATION = 16_000_000  # bytes; enough for the longest list of levels
 
 
 class RunDirectory:
-    """The paths of a run, and its rows. Of several processes one writes; the others count what it writes."""
+    """The paths of a run, and its rows. Of several processes only one writes; the others count its rows."""
 
     def __init__(self, path: Path, writes: bool = True) -> None:
         self.path, self.writes = path, writes
@@ -32,7 +32,7 @@ class RunDirectory:
         self._made = self._created = False
 
     def prepare(self) -> None:
-        """The folder itself, so that it can be locked."""
+        """Create the directory itself, so that it can be locked."""
         try:
             if self.path.exists() and not self.path.is_dir():
                 raise BadInput(f"{self.path} is a file; choose another --out.")
@@ -42,16 +42,16 @@ class RunDirectory:
             raise BadInput(f"{self.path} cannot be written to ({error.strerror}); choose another --out.") from None
 
     def create(self) -> None:
-        """A new run's directory, which is locked already; one that holds a run is refused."""
+        """Set up a new run in the locked directory; one that already holds a run is refused."""
         if self.config.exists() or any(p.name[:12] != "0" * 12 for p in self._checkpointed()):
             raise BadInput(
-                f"{self.path} holds a run already; go on with `dcpg resume {self.path}` or choose another --out."
+                f"{self.path} already holds a run; continue it with `dcpg resume {self.path}` or choose another --out."
             )
         for rows in (self.metrics, self.evaluations, self.timing):
             if rows.path.exists():
-                raise BadInput(f"{rows.path} is there already, of a run or of something else; choose another --out.")
+                raise BadInput(f"{rows.path} already exists, from a run or something else; choose another --out.")
         try:
-            # config.json is written last: a run that was killed before that has not begun
+            # config.json is written last: a run that was killed before that does not exist
             shutil.rmtree(self.checkpoints, ignore_errors=True)
             self.checkpoints.mkdir()
         except OSError as error:
@@ -62,19 +62,19 @@ class RunDirectory:
         return [p for p in self.checkpoints.iterdir() if p.name[0].isdigit()] if self.checkpoints.is_dir() else []
 
     def undo(self) -> None:
-        """The run was refused before it began: leave nothing of it behind, and everything else alone."""
+        """Remove what a run that was refused before it began has created, and nothing else."""
         if self._created:
             shutil.rmtree(self.checkpoints, ignore_errors=True)
         if self._made and not [p for p in self.path.iterdir() if p != self.lock.path]:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def sync_rows(self) -> None:
-        """Every row that decides something on the disk, or an error."""
+        """Make the rows of metrics.jsonl and eval.jsonl durable, or raise OSError."""
         self.metrics.sync()
         self.evaluations.sync()
 
     def read_config(self) -> dict[str, Any]:
-        """The configuration as it was written down."""
+        """The contents of config.json, as they were written."""
         try:
             found = self.path.is_dir()
         except OSError:
@@ -95,7 +95,7 @@ class RunDirectory:
         return plain
 
     def write_json(self, path: Path, value: Any) -> None:
-        """A small file, atomically."""
+        """Write a small JSON file atomically, if this process writes."""
         if not self.writes:
             return
         try:

@@ -24,7 +24,7 @@ class Evaluations:
         return rollout > 0 and ((rollout - 1) % self.config.evaluation.every == 0 or rollout == self.config.rollouts)
 
     def before(self, rollout: int) -> int:
-        """How many evaluations come before that of a rollout."""
+        """The number of evaluations before the one after `rollout`."""
         return sum(self.due(r) for r in range(1, rollout))
 
     def play(
@@ -33,7 +33,7 @@ class Evaluations:
         watching: Callable[[str], AbstractContextManager[None]],
         between_steps: Callable[[], None],
     ) -> dict[str, Split]:
-        """Evaluation k: training levels, and unseen levels where the environment has them."""
+        """Play evaluation k on training levels, and on unseen levels where the environment has them."""
         c, found = self.config, dict[str, Split]()
         for split, make in splits(c, self.maker).items():
             with watching(f"the environments of the {split} evaluation"):

@@ -19,7 +19,7 @@ PHASES = ("collect", "policy", "auxiliary", "evaluate", "analyse", "save")
 
 
 class Stopwatch:
-    """Where the time of a rollout goes: each lap counts the time since the one before."""
+    """Measures the time of each phase of a rollout: a lap adds the time since the previous one."""
 
     def __init__(self) -> None:
         self._clock = time.monotonic()
@@ -37,7 +37,7 @@ class Stopwatch:
 
 
 class EventFile:
-    """TensorBoard's file, written at once: its own writer has a thread, whose errors nobody could catch."""
+    """TensorBoard's file, written synchronously: errors in the thread of its own writer could not be caught."""
 
     def __init__(self, folder: Path, purge: int | None) -> None:
         from tensorboard.compat.proto import event_pb2, summary_pb2
@@ -48,30 +48,28 @@ class EventFile:
         name = f"events.out.tfevents.{time.time_ns() // 1000:018d}.{os.getpid()}"
         self._records = RecordWriter(open(folder / name, "xb", buffering=0))  # noqa: SIM115
         self._write(file_version="brain.Event:2")
-        if purge is not None:  # what was written for this step and later is about to come again
+        if purge is not None:  # discards what was written for this step and later
             self._write(step=purge, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
 
     def _write(self, **fields: Any) -> None:
         self._records.write(self._event(wall_time=time.time(), **fields).SerializeToString())
 
     def scalars(self, numbers: dict[str, float], steps: int) -> None:
-        """Numbers at a step."""
         values = [self._summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
         self._write(step=steps, summary=self._summary(value=values))
 
     def close(self) -> None:
-        """Close the file."""
         self._records.close()
 
 
 class Logs:
-    """What the rows say, for people who look at curves."""
+    """Writes the numbers of the rows to TensorBoard and Weights & Biases."""
 
     def __init__(self, config: Config, directory: RunDirectory, warn: Callable[[str], None]) -> None:
         self.config, self.directory, self.warn = config, directory, warn
-        self._refused = False
+        self._write_failed = False
         self._purge: int | None = None
-        self._again: list[dict[str, float]] = []  # what stands at the purged step and was kept
+        self._again: list[dict[str, float]] = []  # kept numbers at the purged step
         self._writer: EventFile | None = None
         self._wandb: Any = None
         if config.wandb and directory.writes:
@@ -91,17 +89,15 @@ class Logs:
             )
 
     def purge(self, steps: int, rows: list[Metrics], evaluations: list[Evaluation]) -> None:
-        """A resumed run: what stands at `steps` and later goes; of it, what was kept is written again."""
+        """Prepare a resumed run: discard curves from `steps` on, and write the rows that were kept again."""
         self._purge = steps
         self._again = [_of_row(row) for row in rows[-1:]]
         self._again += [_of_evaluation(row) for row in evaluations[-1:] if row.steps == steps]
 
     def row(self, row: Metrics, steps_per_s: float) -> None:
-        """A rollout's numbers."""
         self._add({**_of_row(row), "training/steps_per_s": steps_per_s}, row.steps)
 
     def evaluation(self, row: Evaluation) -> None:
-        """An evaluation's numbers."""
         self._add(_of_evaluation(row), row.steps)
 
     def _add(self, numbers: dict[str, float], steps: int) -> None:
@@ -109,15 +105,15 @@ class Logs:
             return
         try:
             self._write(numbers, steps)
-        except OSError as error:  # curves for people; the rows are in metrics.jsonl and eval.jsonl all the same
-            if not self._refused:
-                self.warn(f"TensorBoard's file could not be written ({error}); the run goes on without it.")
-            self._refused = True
+        except OSError as error:  # not fatal: metrics.jsonl and eval.jsonl have the same numbers
+            if not self._write_failed:
+                self.warn(f"TensorBoard's file could not be written ({error}); the run continues without it.")
+            self._write_failed = True
 
     def _write(self, numbers: dict[str, float], steps: int) -> None:
         if self._wandb is not None:
             self._wandb.log(numbers, step=steps)
-        if self._refused:
+        if self._write_failed:
             return
         if self._writer is None:
             self._writer = EventFile(self.directory.tensorboard, self._purge)
@@ -126,7 +122,6 @@ class Logs:
         self._writer.scalars(numbers, steps)
 
     def close(self) -> None:
-        """Write out what is buffered."""
         if self._writer is not None:
             with contextlib.suppress(OSError):
                 self._writer.close()

@@ -14,14 +14,14 @@ from dcpg.core.wrong_actions import believed_actions
 
 
 class Measurements:
-    """What the setting `analyse` asks for, as columns of the row of the rollout that is being learnt from."""
+    """The measurements that the setting `analyse` asks for, as columns of the current rollout's row."""
 
     def __init__(self, config: Config, network: Network, actions: int) -> None:
         self.config, self.network, self.actions = config, network, actions
         self.columns: dict[str, float] = {}
 
     def measure(self, tau: Rollout, rollout: int, between_chunks: Callable[[], None]) -> bool:
-        """Measure a rollout if it is its turn; returns whether it was."""
+        """Measure a rollout if a measurement is due; returns whether it was."""
         c, chunk = self.config, self.config.machine.chunk
         self.columns = {}
         if not c.analyse or rollout % c.analyse_every:

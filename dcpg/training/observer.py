@@ -1,4 +1,4 @@
-"""What a run reports while it trains, for displays."""
+"""Observers of a run while it trains, such as displays."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from dcpg.storage.rows import Evaluation, Metrics
 
 
 class RunObserver(Protocol):
-    """A live display, plain lines, or nothing."""
+    """Training observer protocol: a live display, plain lines, or nothing."""
 
     def announce(self, config: Config, needs: Needs, rollouts: int) -> None:
-        """Called before the first step with what the run may need; `rollouts` are still to do."""
+        """Called before the first step with what the run may need; `rollouts` is the number still to do."""
 
     def start(self, config: Config, directory: Path, rollouts_done: int) -> None: ...
 
     def progress(self, phase: str, place: str) -> None:
-        """Called often: the phase, and where in it the run is."""
+        """Called often, with the phase and the position in it."""
 
     def row(self, row: Metrics, steps_per_s: float) -> None:
-        """A rollout is done."""
+        """Called after each rollout."""
 
     def evaluation(self, row: Evaluation) -> None:
-        """An evaluation is done."""
+        """Called after each evaluation."""
 
     def warn(self, message: str) -> None: ...
 
@@ -53,6 +53,6 @@ class SilentObserver:
 
 
 class MuteObserver(SilentObserver):
-    """Drops warnings too: the first process of a run speaks for all."""
+    """Drops warnings too, for all processes of a run but the first."""
 
     def warn(self, message: str) -> None: ...

@@ -1,4 +1,4 @@
-"""Saving a run and going back to its newest valid checkpoint."""
+"""Saves a run, and restores it from its newest valid checkpoint."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RETRY_SECONDS = 30.0
 
 
 class Saver:
-    """The checkpoints of a run. `parts` are all that remembers something, in the order in which they are restored."""
+    """The checkpoints of a run. `parts` is everything that has state, in the order in which it is restored."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Saver:
 
     @property
     def steps(self) -> int:
-        """Of whole rollouts, so that the names of checkpoints sort as the cursor moves."""
+        """Environment steps of whole rollouts, so that the names of checkpoints sort in the order of the cursor."""
         return self.algorithm.cursor.rollout * self.config.rollout_size
 
     def due(self) -> bool:
@@ -53,7 +53,7 @@ class Saver:
         return time.monotonic() - self._saved_at > wait
 
     def save(self, final: bool = False) -> None:
-        """Save now. A disk that refuses is a warning; one that goes on refusing ends the run."""
+        """Save now. A failed write is a warning; repeated failures end the run."""
         self.algorithm.stepper.check_finite(self.algorithm.cursor)
         tries = SAVE_TRIES if final else 1
         for attempt in range(tries):
@@ -91,7 +91,7 @@ class Saver:
         self.store.save(name, own, shared, meta)
 
     def restore(self) -> None:
-        """Go back to the newest valid checkpoint; rows that come after it are dropped."""
+        """Return to the newest valid checkpoint; later rows are dropped."""
         found: dict[str, Any] = {}
 
         def accept(checkpoint: Checkpoint) -> None:
@@ -110,16 +110,16 @@ class Saver:
 
     def _check_owner(self, meta: Mapping[str, Any]) -> None:
         if meta.get("method") != self.config.method or meta.get("config") != self.fingerprint:
-            raise Damaged(f"it is of another method or configuration ({meta.get('method')})")
+            raise Damaged(f"it belongs to another method or configuration ({meta.get('method')})")
         made_by = int(meta.get("processes", 1))
         if made_by != self.ranks.size:
             raise BadInput(
-                f"{self.directory.path} was made by {made_by} processes, not by {self.ranks.size}; go on with: "
+                f"{self.directory.path} was made by {made_by} processes, not by {self.ranks.size}; continue with: "
                 f"{resume_command(self.directory.path, made_by)}"
             )
 
     def _take(self, checkpoint: Checkpoint) -> dict[str, int]:
-        """Put a checkpoint's state into every part; returns how many rows it follows."""
+        """Restore every part from a checkpoint; returns the numbers of rows written before it."""
         num_envs = self.algorithm.B.frames.num_envs
         try:
             if checkpoint.meta["schema"] == 1:
@@ -134,7 +134,7 @@ class Saver:
         return rows
 
     def _check_rows(self, rows: Mapping[str, int]) -> None:
-        """Refuse if rows are missing that the checkpoint follows; its own evaluation can be played again."""
+        """Refuse a checkpoint if rows written before it are missing; its own evaluation can be played again."""
         at, needed = self.algorithm.cursor, dict(rows)
         if at.line == 0:
             needed["eval"] = min(rows["eval"], self.evaluations.before(at.rollout))
@@ -142,12 +142,12 @@ class Saver:
             if rows[name] < 0:
                 raise ValueError("a negative number of rows")
             if len(read_rows(file.path)) < needed[name]:
-                raise Damaged(f"{file.path.name} lacks rows that it follows")
+                raise Damaged(f"rows written before it are missing from {file.path.name}")
 
     def _truncate_rows(self, rows: Mapping[str, int]) -> None:
         try:
             self.directory.metrics.truncate(rows["metrics"])
-            # a final evaluation that a longer run would not have goes too
+            # also drop a final evaluation that a longer run would not have
             evaluations = read(self.directory.evaluations.path, Evaluation)[: rows["eval"]]
             while evaluations and not self.evaluations.due(evaluations[-1].rollout):
                 evaluations.pop()

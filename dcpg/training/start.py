@@ -1,4 +1,4 @@
-"""Starting a run and resuming one."""
+"""Starts a new run, or resumes one."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def start(
 def resume(
     out: Path, steps: int | None = None, maker: EnvMaker | None = None, observer: RunObserver | None = None
 ) -> Run:
-    """Go on exactly where a run stopped; with `steps`, to another end."""
+    """Continue exactly where a run stopped; `steps` changes its total number of steps."""
     written = read_written(RunDirectory(out))
     config = written.config if steps is None else dataclasses.replace(written.config, steps=steps)
     ranks = _join(config)
@@ -85,7 +85,7 @@ def resume(
         trainer = Trainer(config, directory, maker, observer, ranks, fingerprint=written.fingerprint, needs=needs)
         missing = missing_room(trainer.needs, config, out)
         if missing:
-            trainer.observer.warn(f"This run may not find the room that it needs: {'; '.join(missing)}.")
+            trainer.observer.warn(f"This run may not have the memory or disk that it needs: {'; '.join(missing)}.")
         _check_equal(trainer)
         trainer.restore()
         _announce(trainer)
@@ -110,7 +110,7 @@ def _announce(trainer: Trainer) -> None:
 
 
 def _join(config: Config) -> Ranks:
-    """The processes of this run; a configuration that they cannot share is refused."""
+    """Join the processes of this run; a configuration that they cannot share is refused."""
     if processes() == 1:
         return ALONE
     if config.shards != processes():
@@ -130,7 +130,7 @@ def _join(config: Config) -> Ranks:
 
 
 def _check_equal(trainer: Trainer) -> None:
-    """Refuse processes that were told different configurations, or start from different weights."""
+    """Refuse processes that were given different configurations or start from different weights."""
     if trainer.ranks.alone:
         return
     weights = hashlib.sha256(save_weights(trainer.network)).hexdigest()

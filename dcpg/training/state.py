@@ -3,8 +3,8 @@
 state.json              the plain state of every part, the steps and how many rows were written
 weights.safetensors     the network
 adam.safetensors        the moments of every Adam
-collector.zst           the environments; with several ranks one file each
-shared/...              rollouts and pi_old's outputs, which several checkpoints may name
+collector.zst           the environments; with several ranks, one file per rank
+shared/...              rollouts and pi_old's outputs, which several checkpoints may use
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dcpg.ranks import Ranks
 from dcpg.storage.checkpoint import Checkpoint, Damaged
 
 MAX_ENV_STATE = 2**21  # bytes of one environment's state
-# what reading a file of the right format and the wrong contents can raise
+# errors from files of the right format with unexpected contents
 STRANGE = (
     AssertionError, AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError,
     safetensors.SafetensorError, zstandard.ZstdError,
@@ -51,7 +51,7 @@ def pack(
 
 
 def unpack(checkpoint: Checkpoint, parts: Mapping[str, Stateful], ranks: Ranks, num_envs: int) -> dict[str, State]:
-    """The state of every part. What is shared is read when it is asked for, and then held by the part alone."""
+    """The state of every part. Shared files are read on demand, and then held by the part alone."""
     files, plain = checkpoint.files, read_plain(checkpoint)["parts"]
     shared = {
         key.removeprefix("shared/").replace(f"{ranks.suffix}.", "."): partial(_loaded, files, key)
@@ -71,7 +71,7 @@ def unpack(checkpoint: Checkpoint, parts: Mapping[str, Stateful], ranks: Ranks, 
 
 
 def read_plain(checkpoint: Checkpoint) -> dict[str, Any]:
-    """state.json."""
+    """The contents of state.json, in the current layout."""
     try:
         plain: dict[str, Any] = json.loads(checkpoint.files["state.json"])
         return plain if checkpoint.meta["schema"] > 1 else _plain_from_schema_1(plain)
@@ -95,21 +95,21 @@ def _loaded(files: dict[str, bytes], key: str) -> Large:
 
 
 def opened(data: bytes, most: int) -> list[bytes]:
-    """Byte strings that were joined and compressed, of at most so many bytes."""
-    # zstd's own limit is not applied to a frame that tells its size, so look at what it tells first
+    """Decompress and split byte strings; more than `most` bytes are refused."""
+    # zstd does not apply its own limit to a frame that declares its size, so check that size first
     if not 0 <= zstandard.frame_content_size(data) <= most:
         raise ValueError("the environments' state is too large")
     return split(zstandard.ZstdDecompressor().decompress(data))
 
 
 def joined(parts: list[bytes]) -> bytes:
-    """Byte strings as one: their number and lengths, then the bytes."""
+    """Join byte strings: their number and lengths, then the bytes."""
     header = np.array([len(parts), *map(len, parts)], "<i8").tobytes()
     return b"".join([header, *parts])
 
 
 def split(data: bytes) -> list[bytes]:
-    """The byte strings of `joined`."""
+    """Split what `joined` returned; raise ValueError if it is damaged."""
     count = int(np.frombuffer(data, "<i8", 1)[0])
     if not 0 <= count <= len(data) // 8:
         raise ValueError("a list of byte strings is damaged")
@@ -124,9 +124,9 @@ def split(data: bytes) -> list[bytes]:
 
 
 def from_schema_1(checkpoint: Checkpoint, ranks: Ranks, num_envs: int) -> Checkpoint:
-    """The same checkpoint in today's layout.
+    """The same checkpoint in the current layout.
 
-    Schema 1 kept all tensors of B's rollouts, and what a level chooser remembers behind Procgen's own states.
+    Schema 1 kept all tensors of B's rollouts, and a level chooser's state after Procgen's own states.
     """
     files = dict(checkpoint.files)
     plain = _plain_from_schema_1(json.loads(files["state.json"]))

@@ -20,7 +20,7 @@ NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
 class StopSignals:
-    """While entered, a signal is only noted, for the loop to read between steps; a second SIGINT ends at once."""
+    """While entered, records signals for the loop to read between steps; a second SIGINT exits at once."""
 
     def __init__(self) -> None:
         self.asked: str | None = None  # the signal that asked for a stop
@@ -29,13 +29,13 @@ class StopSignals:
 
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():
-            self._before = [signal.signal(number, self._note) for number in NUMBERS]
+            self._before = [signal.signal(number, self._record) for number in NUMBERS]
 
     def __exit__(self, *exception: object) -> None:
         for number, handler in zip(NUMBERS, self._before, strict=False):
             signal.signal(number, handler)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _record(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and self._interrupted:
             os._exit(130)
         self._interrupted |= number == signal.SIGINT
@@ -43,7 +43,7 @@ class StopSignals:
 
 
 class Watchdog:
-    """Holds a lock's heartbeat, and watches what may hang."""
+    """A thread that writes the lock's heartbeat, and ends the process if the environments hang."""
 
     def __init__(self, lock: Lock, timeout: float) -> None:
         self.lock, self.timeout = lock, timeout
@@ -60,7 +60,7 @@ class Watchdog:
         self._thread.join()
 
     def alive(self) -> None:
-        """Something happened."""
+        """Restart the timeout of `watching`."""
         self._last = time.monotonic()
 
     @contextlib.contextmanager
@@ -77,20 +77,20 @@ class Watchdog:
         while not self._ended.wait(min(1.0, self.timeout / 4)):
             if not self.lock.beat():
                 _end(
-                    f"Another process has taken over {self.lock.path.parent}, because this one stood still for a "
-                    "minute; this one ends now.",
+                    f"Another process has taken over {self.lock.path.parent}, because this one gave no sign of life "
+                    "for a minute; this one ends now.",
                     InUse.exit_code,
                 )
             if self._watched and time.monotonic() - self._last > self.timeout:
                 faulthandler.dump_traceback(file=sys.stderr)
                 _end(
-                    f"Nothing came from {self._watched} for {self.timeout:g} seconds (env.timeout); stacks above."
-                    " The last checkpoint stands: resume to try again.",
+                    f"Nothing came from {self._watched} for {self.timeout:g} seconds (env.timeout); the stacks are "
+                    "above. The last checkpoint is kept: resume to try again.",
                     EnvironmentHung.exit_code,
                 )
 
 
 def _end(why: str, code: int) -> None:
-    """End the process from this thread, whatever the others are held up by."""
+    """End the process from this thread, even if the others are blocked."""
     print(why, file=sys.stderr, flush=True)
     os._exit(code)

@@ -1,4 +1,4 @@
-"""A run while it trains: from wherever it is to its end, evaluated, saved and stopped on the way."""
+"""Trains a run from its current position to its end, with evaluations, saves and stops on the way."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from dcpg.training.weights import save_weights
 
 
 class Trainer(LoopObserver):
-    """One run, or one rank's part of it. What is written once, the first rank writes."""
+    """One run, or one rank's part of it. Only the first rank writes the files of the run."""
 
     def __init__(
         self,
@@ -51,8 +51,8 @@ class Trainer(LoopObserver):
         observer: RunObserver | None = None,
         ranks: Ranks = ALONE,
         *,
-        fingerprint: str | None = None,  # of config.json as it was written; checkpoints name it
-        needs: Needs | None = None,  # if it is known before the environments are made
+        fingerprint: str | None = None,  # of config.json as it was written; checkpoints record it
+        needs: Needs | None = None,  # if known before the environments are made
     ) -> None:
         self.config, self.directory, self.ranks = config, directory, ranks
         self.observer: RunObserver = (observer or SilentObserver()) if ranks.first else MuteObserver()
@@ -100,9 +100,9 @@ class Trainer(LoopObserver):
     # -- the run
 
     def run(self, begin: Callable[[], None] = lambda: None) -> Summary:
-        """Train from wherever the run is to its end; a new run first does what `begin` says."""
+        """Train from the current position to the end; `begin` saves and writes down a new run first."""
         self.observer.start(self.config, self.directory.path, self.algorithm.cursor.rollout)
-        # made now, while there is memory for it
+        # prepared now, while there is memory for it
         out_of_memory = (
             f"There was no memory left; the run needs {self.needs.sentence()}. The last checkpoint is kept: free some "
             f"memory, then run: {resume_command(self.directory.path, self.ranks.size)}"
@@ -110,7 +110,7 @@ class Trainer(LoopObserver):
         with self.signals, self.watchdog:
             try:
                 begin()
-                self._note_summary("running")
+                self._write_interim_summary("running")
                 self._evaluate_if_due()
                 while self.algorithm.cursor.rollout < self.config.rollouts:
                     self.algorithm.rollout()
@@ -118,7 +118,7 @@ class Trainer(LoopObserver):
                     self._evaluate_if_due()
                 self.save(final=True)
             except Stopped:
-                self._note_summary("stopped")
+                self._write_interim_summary("stopped")
                 self.save(final=True)
                 raise
             except RankLost:
@@ -130,7 +130,7 @@ class Trainer(LoopObserver):
                     self.algorithm.tau = None
                     self.algorithm.B.clear()
                 with contextlib.suppress(MemoryError):
-                    self._note_summary("failed")
+                    self._write_interim_summary("failed")
                 if refused:
                     raise OutOfMemory(out_of_memory) from None
                 raise
@@ -192,7 +192,7 @@ class Trainer(LoopObserver):
             return
         k = self.evaluations.before(at.rollout)
         if self.directory.evaluations.count > k:
-            return  # it was done before the run was stopped
+            return  # already done before the run was stopped
         found: dict[str, Split] = {}
         if self.ranks.first:
             with contextlib.suppress(Stopped):  # the ranks stop together, below
@@ -210,7 +210,7 @@ class Trainer(LoopObserver):
         self.stopwatch.lap("save")
 
     def restore(self) -> None:
-        """Go back to the newest valid checkpoint."""
+        """Return to the newest valid checkpoint."""
         self.saver.restore()
         if not self.env.exact_state:
             self._warn("This environment cannot save its state: new episodes begin here, so the resume is not exact.")
@@ -223,7 +223,7 @@ class Trainer(LoopObserver):
         return self.watchdog.watching("the environments")
 
     def between_environment_steps(self) -> None:
-        """Ranks sample at their own pace, and meet again when all have their part of tau."""
+        """Ranks sample at their own pace, and meet when all have sampled their part of tau."""
         if self.ranks.alone:
             self.between_optimiser_steps()
         else:
@@ -235,7 +235,7 @@ class Trainer(LoopObserver):
 
     def before_update(self, tau: Rollout) -> None:
         self.stopwatch.lap("collect")
-        # after a resume in the middle of it, all of it is measured again
+        # an interrupted measurement is repeated in full after a resume
         if self.measurements.measure(tau, self.algorithm.cursor.rollout, lambda: self._stop_if_asked("analyse")):
             self.stopwatch.lap("analyse")
 
@@ -255,7 +255,7 @@ class Trainer(LoopObserver):
     # -- stopping
 
     def _meet(self, due: bool = False) -> bool:
-        """Stop if any rank was asked to; else, whether any rank finds a save due."""
+        """Stop if any rank was asked to; otherwise return whether a save is due on any rank."""
         self.watchdog.alive()
         stop, due = self.ranks.any(self.signals.asked is not None, due)
         if stop:
@@ -271,12 +271,12 @@ class Trainer(LoopObserver):
     def _stop(self) -> NoReturn:
         by = self.signals.asked or "another process"
         command = resume_command(self.directory.path, self.ranks.size)
-        raise Stopped(f"Stopped by {by} and saved; go on with: {command}")
+        raise Stopped(f"Stopped by {by} and saved; continue with: {command}")
 
     # -- the summary
 
-    def _note_summary(self, status: Literal["running", "stopped", "failed"]) -> None:
-        """Write a summary on the way, once the run exists; a disk that refuses it now does not end the run."""
+    def _write_interim_summary(self, status: Literal["running", "stopped", "failed"]) -> None:
+        """Write a summary of the unfinished run, once it exists; a failed write does not end the run."""
         if self.directory.config.exists():
             with contextlib.suppress(StorageFailed):
                 self._write_summary(status)

@@ -1,4 +1,4 @@
-"""The weights of a run on disk: of its newest checkpoint, a milestone or an export."""
+"""Reads the weights of a run from its newest checkpoint, a milestone or an export."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ WEIGHTS = "model.safetensors"  # of an export
 
 @dataclass(frozen=True)
 class Moment:
-    """A run's weights at some time, with what an evaluation of them needs besides."""
+    """A run's weights at one point of training, and what else their evaluation needs."""
 
-    weights: bytes | None  # None: as the seed draws them
+    weights: bytes | None  # None: untrained, as the seed draws them
     normaliser: RewardNormaliser
     steps: int
     k: int  # the evaluation that belongs to this moment
@@ -42,7 +42,7 @@ def save_weights(network: Network) -> bytes:
 
 
 def load_weights(network: Network, data: bytes) -> None:
-    """Parameters from a safetensors file; those of another network, or not finite, are refused (Damaged)."""
+    """Load parameters from a safetensors file; raise Damaged if they do not fit the network or are not finite."""
     try:
         network.restore(State(tensors=load_tensors(data)))
     except safetensors.SafetensorError as error:
@@ -73,7 +73,7 @@ def _normaliser(state: Any) -> RewardNormaliser:
 
 
 def _exported(run: RunDirectory, at: int | None = None) -> Moment:
-    """The one moment of an export; its weights must be those that were exported."""
+    """The weights of an export; they must have the hash in its config.json."""
     try:
         about = run.read_config()[EXPORT]
         weights = (run.path / WEIGHTS).read_bytes()
@@ -102,7 +102,7 @@ def _newest(run: RunDirectory) -> Moment:
 
 
 def _untrained(run: RunDirectory, config: Config) -> Moment:
-    """Before the first step, when the seed alone decides the weights."""
+    """Before the first step, when the weights depend on the seed alone."""
     if read_written(run).init:
         raise BadInput(f"{run.path} started from the weights of another run; evaluate that one instead.")
     return Moment(None, RewardNormaliser.fresh(config.env.num_envs), 0, 0)

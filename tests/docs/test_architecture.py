@@ -52,7 +52,7 @@ def folders_of(top: Path) -> set[str]:
 def layers() -> list[str]:
     """As import-linter is told them, from the top."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    (found,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+    (found,) = [contract["layers"] for contract in contracts if contract.get("containers") == ["dcpg"]]
     return [str(layer) for layer in found]
 
 

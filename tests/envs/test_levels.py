@@ -214,7 +214,7 @@ def test_a_run_scores_all_levels_and_then_replays(tmp_path: Path) -> None:
         ({"levels.seeds": "4,5,4"}, "names one twice"),
         ({"levels.beta": 0}, "levels.beta must be above 0"),
         ({"levels.rho": 1.5}, "levels.rho must be at most 1"),
-        ({"levels.sampler": "uniform"}, "plr is what it is by levels.sampler=prioritised"),
+        ({"levels.sampler": "uniform"}, "plr is defined by levels.sampler=prioritised"),
         ({"levels.sampler": "prioritized"}, "must be one of uniform, prioritised"),
     ],
 )

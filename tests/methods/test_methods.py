@@ -450,7 +450,7 @@ def test_any_method_takes_both(name: str, tmp_path: Path) -> None:
 
 
 def test_a_defining_setting_cannot_be_changed_under_the_methods_name() -> None:
-    with pytest.raises(BadInput, match="ucb-drac is what it is by augment=ucb; got 'crop'"):
+    with pytest.raises(BadInput, match="ucb-drac is defined by augment=ucb; got 'crop'"):
         resolve("ucb-drac", "maze", settings={"augment": "crop"})
     assert resolve("ucb-drac", "maze", settings={"drac.c": 0.5}).drac.c == 0.5
 

@@ -172,7 +172,7 @@ def test_a_run_killed_before_it_began_can_be_started_again(tmp_path: Path) -> No
     RunDirectory(tmp_path).create()
     assert CheckpointStore(tmp_path / "checkpoints").names() == []
     saved(tmp_path / "checkpoints", NAMES[0])
-    with pytest.raises(BadInput, match="holds a run already"):
+    with pytest.raises(BadInput, match="already holds a run"):
         RunDirectory(tmp_path).create()
     assert CheckpointStore(tmp_path / "checkpoints").names() == NAMES[:1]
 
@@ -202,7 +202,7 @@ def test_rows_of_something_else_are_neither_taken_over_nor_removed(tmp_path: Pat
     (tmp_path / "metrics.jsonl").write_text("mine\n")
     directory = RunDirectory(tmp_path)
     directory.prepare()
-    with pytest.raises(BadInput, match=r"metrics\.jsonl is there already"):
+    with pytest.raises(BadInput, match=r"metrics\.jsonl already exists"):
         directory.create()
     directory.undo()
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("metrics.jsonl", "mine\n")]

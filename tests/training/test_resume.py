@@ -219,7 +219,7 @@ def test_a_loaded_agent_acts_on_one_observation_or_a_batch(tmp_path: Path) -> No
 def test_init_starts_from_another_runs_weights(tmp_path: Path) -> None:
     first = dcpg.train("dcpg", game="maze", preset="tiny", steps=128, out=tmp_path / "a", settings=TINY)
     config = resolve("ddcpg", "maze", preset="tiny", steps=128, settings=TINY)
-    with pytest.raises(BadInput, match="does not fit this run: the weights are of another network"):
+    with pytest.raises(BadInput, match="does not fit this run: the weights belong to another network"):
         start(config, tmp_path / "b", init=first.directory)
     assert not (tmp_path / "b").exists()
     same = resolve("dcpg", "leaper", preset="tiny", steps=128, settings=TINY | {"algorithm.learning_rate": 1e-12})
