@@ -34,7 +34,7 @@ def stiffness_cost(measurement: Measurement) -> tuple[float, float]:
     """Training passes that a measurement of value stiffness takes, and seconds for the paper's states."""
     network, head, chunk = measurement.network, measurement.method.advantages, measurement.config.machine.chunk
     frames, returns = (x[:STATES] for x in states_and_targets(measurement.tau, head))
-    encoder = network.get_submodule(network.stands_on[head])
+    encoder = network.get_submodule(network.encoder_of[head])
 
     def training_pass() -> None:
         for part, target in zip(frames.split(chunk), returns.split(chunk), strict=True):

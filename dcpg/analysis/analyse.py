@@ -99,7 +99,7 @@ def stiffness_of(agent: Agent, run: RunDirectory, states: int, maker: EnvMaker |
 
 def ood_actions_of(agent: Agent, run: RunDirectory, states: int, maker: EnvMaker | None = None) -> dict[str, Any]:
     """Wrong actions that the discriminator believes, on fresh rollouts on the training levels."""
-    if HEAD not in agent.network.stands_on:
+    if HEAD not in agent.network.encoder_of:
         raise BadInput(
             f"{agent.config.method} has no discriminator to ask; ood-actions is for ddcpg, dcpg+f, dcpg+i, dcpg+fi and "
             "dppg."

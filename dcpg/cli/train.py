@@ -54,7 +54,9 @@ def train(
 @app.command()
 def resume(
     directory: Directory,
-    steps: Annotated[int | None, typer.Option(help="Go on to so many steps in all, also past a run's end.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Train to this number of steps in all, also past the run's end.")
+    ] = None,
 ) -> None:
     """Go on exactly where a run stopped, as if it had never stopped."""
     from dcpg import api

@@ -233,7 +233,7 @@ class Network(nn.Module):
         device: str = "cpu",  # "meta": only shapes, no memory
     ) -> None:
         super().__init__()
-        self.stands_on = {head: encoder for encoder, heads in layout.items() for head in heads}
+        self.encoder_of = {head: encoder for encoder, heads in layout.items() for head in heads}
         with torch.device("meta"):  # no random numbers here: `initialise` draws every weight from its generator
             for encoder, heads in layout.items():
                 body = Impala(shape, channels, features) if is_image(shape) else Flat(shape, features, features)
@@ -283,7 +283,7 @@ class Outputs:
 
     def head(self, name: str) -> Tensor:
         """A head's output on its own encoder's features."""
-        out: Tensor = self.network.get_submodule(name)(self.features(self.network.stands_on[name]))
+        out: Tensor = self.network.get_submodule(name)(self.features(self.network.encoder_of[name]))
         return out
 
     @cached_property

@@ -136,7 +136,7 @@ def _forward(network: Network, head: str, frames: Tensor) -> tuple[list[Layer], 
         layers.append(Layer(module, x.detach(), out))
         return out
 
-    encoder = network.get_submodule(network.stands_on[head])
+    encoder = network.get_submodule(network.encoder_of[head])
     assert isinstance(encoder, Impala | Flat)
     x = encoder.walk(frames, through)
     return layers, through(network.get_submodule(head), x).squeeze(1)
@@ -144,7 +144,7 @@ def _forward(network: Network, head: str, frames: Tensor) -> tuple[list[Layer], 
 
 def parameters_of(network: Network, head: str) -> Iterator[nn.Parameter]:
     """The parameters of the value network: the head's encoder and the head."""
-    yield from network.get_submodule(network.stands_on[head]).parameters()
+    yield from network.get_submodule(network.encoder_of[head]).parameters()
     yield from network.get_submodule(head).parameters()
 
 

@@ -132,7 +132,7 @@ def _features(
     network: Network, tau: Rollout, usable: Tensor, chunk: int, between_chunks: Callable[[], None]
 ) -> tuple[Tensor, Tensor]:
     """Features of s and of s' of the usable transitions; each frame goes through the encoder once."""
-    encoder = network.stands_on[HEAD]
+    encoder = network.encoder_of[HEAD]
     device = next(network.parameters()).device
     parts = []
     with torch.no_grad():

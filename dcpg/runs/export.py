@@ -94,7 +94,7 @@ def check_target(target: Path) -> None:
     except (OSError, ValueError, TypeError):
         is_export = False
     if not is_export:
-        raise BadInput(f"{target} is there already and is not an export; {advice}")
+        raise BadInput(f"{target} already exists and is not an export; {advice}")
 
 
 def _put(temporary: Path, target: Path) -> None:

@@ -46,7 +46,7 @@ def capacity(jobs: Sequence[Job]) -> Capacity:
     if free < memory and all(c.check_room for c in configs):
         raise BadInput(
             f"There is no room for a run: it may need {memory / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are "
-            "free. Make room, or make the runs smaller, or start them all the same with --set check_room=false."
+            "free. Make room, or make the runs smaller, or start them anyway with --set check_room=false."
         )
     return Capacity(max(least, 1), reason, gpus)
 

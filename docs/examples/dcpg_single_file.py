@@ -299,7 +299,7 @@ def train(agent: Agent, game: str, h: Settings, steps: int, seed: int) -> Iterat
 
 @torch.no_grad()
 def evaluate(agent: Agent, game: str, h: Settings, episodes: int, seed: int) -> float:
-    """Mean return of the first episode of each of so many new environments, with sampled actions.
+    """Mean return of the first episode in each of `episodes` new environments, with sampled actions.
 
     count=0 stands for all 2^31 - 1 levels, so that one of the training levels is very unlikely.
     """

@@ -37,7 +37,7 @@ def gradients(network: Network, head: str, frames: torch.Tensor, returns: torch.
     """Of 1/2 (V - R)^2, a row a state, by one backward pass each."""
     rows = []
     for frame, target in zip(frames, returns, strict=True):
-        features = network.get_submodule(network.stands_on[head])(frame[None])
+        features = network.get_submodule(network.encoder_of[head])(frame[None])
         value = network.get_submodule(head)(features).squeeze()
         grads = torch.autograd.grad(0.5 * (value - target) ** 2, list(parameters_of(network, head)))
         rows.append(torch.cat([g.flatten() for g in grads]).double())
@@ -70,7 +70,7 @@ def test_stiffness_is_the_mean_over_all_pairs(
     assert found.states == n
     assert found.stiffness == pytest.approx(pairs(rows), abs=2e-5)
     with torch.no_grad():
-        features = network.get_submodule(network.stands_on[head])(frames)
+        features = network.get_submodule(network.encoder_of[head])(frames)
         signs = torch.sign(network.get_submodule(head)(features).squeeze(1) - returns).double()
     assert found.sign_free == pytest.approx(pairs(rows * signs[:, None]), abs=2e-5)
     assert found.sign_agreement == pytest.approx(pairs(signs[:, None]), abs=1e-12)

@@ -107,9 +107,9 @@ def test_damage_to_one_ranks_file_is_found_by_it_and_all_fall_back(
 ) -> None:
     train(runs, tmp_path / "run", (), ("at auxiliary 5 SIGTERM",))
     damaged = newest(tmp_path / "run")
-    flip(damaged / "envs.rank1.zst")
+    flip(damaged / "collector.rank1.zst")
     ended = recovers(runs, tmp_path / "run", undisturbed)
-    assert f"Damaged checkpoint set aside, {damaged.name}: envs.rank1.zst" in ended[0].out + ended[0].err
+    assert f"Damaged checkpoint set aside, {damaged.name}: collector.rank1.zst" in ended[0].out + ended[0].err
     record("damage to one rank's file (2 processes)", 1, 1)
 
 

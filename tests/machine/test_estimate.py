@@ -17,9 +17,13 @@ SPACES = Spaces((32, 32, 3), np.dtype(np.uint8), 15)
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_estimates_grow_with_the_run(name: str) -> None:
+def test_estimates_grow_with_the_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every kind of work is done once, and said to take a hundredth of a second."""
+    done = []
+    monkeypatch.setattr(estimate, "_best", lambda work: done.append(work()) or 0.01)
     config = resolve(name, "maze", preset="tiny")
     short, long = (estimate.training(config, SPACES, rollouts) for rollouts in (100, 10_000))
+    assert len(done) == 2 * (1 + len(config.declared().lines))
     assert 0 < 20 * short < long
 
 
