@@ -2,7 +2,7 @@
 
     python docs/measure_performance.py                    # all of them, about half an hour at the paper's sizes
     python docs/measure_performance.py stiffness          # one of: stiffness, discriminator, settings
-    python docs/measure_performance.py --preset tiny      # quickly, to see that it works
+    python docs/measure_performance.py --preset laptop    # at smaller sizes
 
 stiffness       a measurement of value stiffness, against a training pass of the same value network on the same states
 discriminator   what DDCPG's discriminator costs on top of DCPG

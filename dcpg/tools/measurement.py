@@ -110,15 +110,15 @@ class Measurement:
         """`Network.encode`, with passes counted and the machine's rate probed now and then."""
         self.calls += 1
         if self.calls % PROBE_EVERY == 0:
-            self.probing += seconds_of(lambda: self.rates.append(matmul_gflops()))
+            self.excluded += seconds_of(lambda: self.rates.append(matmul_gflops()))
         features = self.encode(encoder, frames, chunk)
         self.passes += (3 if features.requires_grad else 1) * len(features)
         return features
 
     def measure(self, work: Work) -> None:
-        """One turn of some work; the probes within it are not part of its time."""
-        self.passes, self.calls, self.probing, self.rates = 0, 0, 0.0, [matmul_gflops()]
-        seconds = seconds_of(work.run) - self.probing
+        """One turn of some work; what is excluded, such as the probes within it, is not part of its time."""
+        self.passes, self.calls, self.excluded, self.rates = 0, 0, 0.0, [matmul_gflops()]
+        seconds = seconds_of(work.run) - self.excluded
         self.rates.append(matmul_gflops())
         work.turns.append((seconds, seconds * mean(self.rates), self.passes))
 
@@ -158,13 +158,15 @@ class Measurement:
         uniform = torch.rand(N, dtype=torch.float64)
 
         def act() -> None:
+            self.stepping = 0.0
             for t in range(ACTING_STEPS):
                 log_policy, _ = self.actor(frames[t % T])
                 sample_actions(log_policy, uniform)
+                self.stepping += seconds_of(partial(self.env.step, actions[t % T]))
+            self.excluded += self.stepping
 
         def step() -> None:
-            for t in range(ACTING_STEPS):
-                self.env.step(actions[t % T])
+            self.excluded -= self.stepping  # timed in `act`: between passes of the network steps take longer
 
         def targets() -> None:
             with_targets(with_rewards(self.tau, RewardNormaliser.fresh(N)), self.method)
@@ -243,7 +245,8 @@ class Measurement:
         for line in self.method.lines:
             minibatches = self.algorithm.loader.open(line, self.data(line), 0, 1)
             for number in range(min(2, len(minibatches))):
-                self.step(line, minibatches.load(0, number))
+                batches = minibatches.load(0, number)  # as in the loop, while the one before is still held
+                self.step(line, batches)
         self.algorithm.tau = self.tau
         files, shared = pack(self.trainer.saver.parts, ALONE)
         for make_file in shared.values():
