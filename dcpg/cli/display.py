@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from pathlib import Path
 
@@ -31,7 +32,7 @@ PHASES = {
 }
 
 
-class Display:
+class Display(ABC):
     """Shows something that changes. A subclass says what: a picture for terminals, and a line for other outputs."""
 
     def __init__(self, console: Console) -> None:
@@ -39,11 +40,11 @@ class Display:
         self._live: Live | None = None
         self._shown = time.monotonic()
 
-    def picture(self) -> RenderableType:
-        raise NotImplementedError
+    @abstractmethod
+    def picture(self) -> RenderableType: ...
 
-    def line(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def line(self) -> str: ...
 
     def open(self, title: str) -> None:
         """Print the title and begin to show what changes."""

@@ -37,7 +37,7 @@ BESIDES = ("schema", "preset_values", "init", "versions", EXPORT)  # what is in 
 
 @dataclass(frozen=True)
 class Written:
-    """A run's config.json."""
+    """What config.json of a run holds: the configuration, and facts about how the run was started."""
 
     plain: dict[str, Any]  # as it is in the file
     config: Config  # in today's schema
@@ -78,7 +78,7 @@ def parse_written(plain: Mapping[str, Any], where: Path | str = "config.json") -
 
 
 def from_json(plain: Mapping[str, Any], where: Path | str = "config.json") -> Config:
-    """The configuration alone."""
+    """The configuration in the data of a config.json, without the facts beside it."""
     return parse_written(plain, where).config
 
 

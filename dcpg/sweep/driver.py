@@ -47,7 +47,7 @@ class SweepObserver(Protocol):
 
 
 class SilentSweepObserver:
-    """Shows nothing."""
+    """For calls from Python: the progress is not displayed."""
 
     def start(self, plan: Plan, where: str) -> None: ...
 
