@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dcpg.cli.options import Directory, MethodName, Preset, Set, app, parse_settings
+from dcpg.errors import BadInput
 from dcpg.torchrun import is_first
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def conclude(run: Run) -> None:
     directory, summary = run.directory, run.summary
     try:
         picture = f"Curves: {curves(RunDirectory(directory))}   "
-    except OSError as error:
+    except (OSError, BadInput) as error:
         picture = f"(The curves could not be drawn: {error}.)   "
     asked = summary["steps_asked"]
     floored = "" if asked == summary["steps"] else f" ({asked:,} asked for, floored to whole rollouts)"

@@ -27,7 +27,7 @@ from dcpg.core.cursor import Cursor
 from dcpg.core.loader import Loader
 from dcpg.core.method import Method, Optimise
 from dcpg.core.observer import LoopObserver
-from dcpg.core.rollout import Rollout
+from dcpg.core.rollout import Rollout, check_actions
 from dcpg.core.state import Large, State, check_shape
 from dcpg.core.stepper import Stepper
 
@@ -123,6 +123,7 @@ class Algorithm:
                 self.B.add(number, self.tau)
             else:
                 tensors = _shared(state, f"kept-{number:08d}.safetensors")
+                check_actions(tensors.get("actions", torch.zeros(0)), self.loader.actions)
                 self.B.restore(number, tensors, _shared(state, f"rollout-{number:08d}.frames"))
         if plain["remembered"]:
             old = _shared(state, f"old-policy-{at.rollout:08d}.safetensors")["old_log_policy"]

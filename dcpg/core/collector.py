@@ -66,7 +66,7 @@ class Collector:
         self.choosers = {
             name: chooser for name, chooser in (("levels", levels), ("augmentation", augmenter)) if chooser is not None
         }
-        self.memories: dict[str, Memory] = {"normaliser": self.normaliser, "episodes": self.episodes, **self.choosers}
+        self.counters: dict[str, Memory] = {"normaliser": self.normaliser, "episodes": self.episodes}
         self._state_at_start = self._current_state()
 
     @property
@@ -107,21 +107,27 @@ class Collector:
         return {name: value for chooser in self.choosers.values() for name, value in chooser.row().items()}
 
     def _current_state(self) -> State:
-        return State({name: memory.state() for name, memory in self.memories.items()}, blobs=self.env.state())
+        return State(
+            {name: counter.state() for name, counter in self.counters.items()},  # every rank counts all environments
+            own={name: chooser.state() for name, chooser in self.choosers.items()},
+            blobs=self.env.state(),
+        )
 
     def state(self) -> State:
         return self._state_at_start
 
     def restore(self, state: State) -> None:
         """Return to the start of a rollout; environments that cannot save their state begin new episodes."""
-        for name, memory in self.memories.items():
-            memory.restore(state.plain[name])
+        for name, counter in self.counters.items():
+            counter.restore(state.plain[name])
+        for name, chooser in self.choosers.items():
+            chooser.restore(state.own[name])
         assert state.blobs is not None
         self.env.restore(state.blobs)
         if not self.env.exact_state:
             self.episodes.begin_anew()
             self.normaliser.sums[:] = 0
-        self._state_at_start = State(state.plain, blobs=state.blobs)
+        self._state_at_start = State(state.plain, own=state.own, blobs=state.blobs)
 
 
 def with_rewards(tau: Rollout, normaliser: RewardNormaliser) -> Rollout:

@@ -122,8 +122,7 @@ class Rollout:
         """A rollout from `tensors()` and `segments`; raise ValueError if they do not fit this run."""
         expected = PER_STEP | {f"{name}/{head}": torch.float32 for name in PER_HEAD for head in heads}
         check_rollout_tensors(tensors, expected, frames)
-        if not ((tensors["actions"] >= 0) & (tensors["actions"] < actions)).all():
-            raise ValueError("a rollout has actions that the environment does not have")
+        check_actions(tensors["actions"], actions)
         fields: dict[str, Any] = {name: tensors[name] for name in PER_STEP}
         fields |= {name: {head: tensors[f"{name}/{head}"] for head in heads} for name in PER_HEAD}
         tau = cls(frames=torch.from_numpy(frames.opened(segments)), **fields)
@@ -166,3 +165,9 @@ def check_rollout_tensors(found: Mapping[str, Tensor], expected: Mapping[str, to
         check_shape(f"{name} of a rollout", tensor, (frames.length + name.startswith("values/"), frames.num_envs))
         if tensor.dtype != expected[name]:
             raise ValueError(f"{name} of a rollout is {tensor.dtype} instead of {expected[name]}")
+
+
+def check_actions(found: Tensor, count: int) -> None:
+    """Refuse actions that an environment with `count` actions does not have."""
+    if not ((found >= 0) & (found < count)).all():
+        raise ValueError("a rollout has actions that the environment does not have")

@@ -19,9 +19,10 @@ class State:
     and computed or read on demand.
     """
 
-    plain: Any = None  # JSON
-    tensors: Mapping[str, Tensor] | None = None
-    blobs: list[bytes] | None = None
+    plain: Any = None  # JSON that is the same on every rank
+    tensors: Mapping[str, Tensor] | None = None  # the same on every rank
+    own: Any = None  # JSON of this rank alone, stored with its blobs
+    blobs: list[bytes] | None = None  # of this rank alone
     shared: Mapping[str, Callable[[], Large]] = field(default_factory=dict)
 
 

@@ -246,6 +246,14 @@ def read(path: Path, kind: type[R]) -> list[R]:
     return [parse(plain, kind, f"{path.name}, row {number}") for number, plain in enumerate(read_rows(path), 1)]
 
 
+def read_last(path: Path, kind: type[R]) -> R | None:
+    """The last whole row of a file, for summaries and displays: one that cannot be read counts as absent."""
+    try:
+        return kind.parse(read_rows(path)[-1])
+    except (IndexError, ValueError, OverflowError):
+        return None
+
+
 def parse(plain: Mapping[str, Any], kind: type[R], where: str) -> R:
     """A row, or a sentence that names the place and the column."""
     try:

@@ -88,11 +88,11 @@ class Logs:
                 resume="allow",
             )
 
-    def purge(self, steps: int, rows: list[Metrics], evaluations: list[Evaluation]) -> None:
-        """Prepare a resumed run: discard curves from `steps` on, and write the rows that were kept again."""
+    def purge(self, steps: int, row: Metrics | None, evaluation: Evaluation | None) -> None:
+        """Prepare a resumed run: discard curves from `steps` on, and write the last rows that were kept again."""
         self._purge = steps
-        self._again = [_of_row(row) for row in rows[-1:]]
-        self._again += [_of_evaluation(row) for row in evaluations[-1:] if row.steps == steps]
+        self._again = [_of_row(row)] if row is not None else []
+        self._again += [_of_evaluation(evaluation)] if evaluation is not None and evaluation.steps == steps else []
 
     def row(self, row: Metrics, steps_per_s: float) -> None:
         self._add({**_of_row(row), "training/steps_per_s": steps_per_s}, row.steps)

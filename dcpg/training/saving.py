@@ -8,13 +8,14 @@ from typing import Any
 
 from dcpg.config.command import resume_command
 from dcpg.config.schema import Config
+from dcpg.config.written import fingerprint as fingerprint_of
 from dcpg.config.written import versions
 from dcpg.core.algorithm import Algorithm
 from dcpg.core.state import Stateful
 from dcpg.errors import BadInput, StorageFailed
 from dcpg.ranks import Ranks
 from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged
-from dcpg.storage.rows import Evaluation, read, read_rows
+from dcpg.storage.rows import read_rows
 from dcpg.storage.rundir import RunDirectory
 from dcpg.training.evaluations import Evaluations
 from dcpg.training.state import STRANGE, from_schema_1, pack, read_plain, unpack
@@ -109,7 +110,9 @@ class Saver:
         self._truncate_rows(found["rows"])
 
     def _check_owner(self, meta: Mapping[str, Any]) -> None:
-        if meta.get("method") != self.config.method or meta.get("config") != self.fingerprint:
+        # as config.json has it, or with its numbers as the settings' types write them
+        known = (self.fingerprint, fingerprint_of(self.config.to_json()))
+        if meta.get("method") != self.config.method or meta.get("config") not in known:
             raise Damaged(f"it belongs to another method or configuration ({meta.get('method')})")
         made_by = int(meta.get("processes", 1))
         if made_by != self.ranks.size:
@@ -148,10 +151,10 @@ class Saver:
         try:
             self.directory.metrics.truncate(rows["metrics"])
             # also drop a final evaluation that a longer run would not have
-            evaluations = read(self.directory.evaluations.path, Evaluation)[: rows["eval"]]
-            while evaluations and not self.evaluations.due(evaluations[-1].rollout):
-                evaluations.pop()
-            self.directory.evaluations.truncate(len(evaluations))
+            rollouts = [row.get("rollout") for row in read_rows(self.directory.evaluations.path)[: rows["eval"]]]
+            while rollouts and isinstance(rollouts[-1], int) and not self.evaluations.due(rollouts[-1]):
+                rollouts.pop()
+            self.directory.evaluations.truncate(len(rollouts))
             timing = [row for row in read_rows(self.directory.timing.path) if row.get("steps", 0) <= self.steps]
             self.directory.timing.truncate(len(timing))
         except OSError as error:

@@ -13,9 +13,10 @@ from dcpg.config.schema import OWN, Config
 from dcpg.config.written import read_written, to_write
 from dcpg.errors import BadInput
 from dcpg.machine.devices import device_of
-from dcpg.machine.needs import check_room, known_needs, missing_room
+from dcpg.machine.needs import Needs, check_room, known_needs, missing_room
 from dcpg.ranks import ALONE, Ranks
 from dcpg.storage.checkpoint import Damaged
+from dcpg.storage.rows import read_rows
 from dcpg.storage.rundir import RunDirectory
 from dcpg.torchrun import processes
 from dcpg.training.observer import RunObserver
@@ -42,6 +43,7 @@ def start(
     ranks, needs = _join(config), known_needs(config)
     if needs is not None:
         ranks.first_does(lambda: check_room(needs, config, out))
+        _announce(config, needs, config.rollouts, observer, ranks)
     directory = RunDirectory(out, ranks.first)
     ranks.first_does(directory.prepare)
     ranks.first_does(directory.lock.acquire)
@@ -50,7 +52,6 @@ def start(
         trainer = Trainer(config, directory, maker, observer, ranks, needs=needs)
         if needs is None:  # your own environment must be made before its sizes are known
             _check_room_of(trainer)
-        _announce(trainer)
         if init is not None:
             try:
                 load_weights(trainer.network, newest_weights(init))
@@ -77,18 +78,19 @@ def resume(
     """Continue exactly where a run stopped; `steps` changes its total number of steps."""
     written = read_written(RunDirectory(out))
     config = written.config if steps is None else dataclasses.replace(written.config, steps=steps)
-    ranks = _join(config)
+    ranks, needs = _join(config), known_needs(config)
     directory = RunDirectory(out, ranks.first)
+    if needs is not None:
+        done = len(read_rows(directory.metrics.path))
+        _announce(config, needs, max(config.rollouts - done, 0), observer, ranks)
     ranks.first_does(directory.lock.acquire)
     try:
-        needs = known_needs(config)
         trainer = Trainer(config, directory, maker, observer, ranks, fingerprint=written.fingerprint, needs=needs)
         missing = missing_room(trainer.needs, config, out)
         if missing:
             trainer.observer.warn(f"This run may not have the memory or disk that it needs: {'; '.join(missing)}.")
         _check_equal(trainer)
         trainer.restore()
-        _announce(trainer)
         if steps is not None:
             directory.write_json(directory.config, {**written.plain, "steps": steps})
         return Run(out, trainer.run().plain())
@@ -104,9 +106,10 @@ def _check_room_of(trainer: Trainer) -> None:
         raise
 
 
-def _announce(trainer: Trainer) -> None:
-    remaining = trainer.config.rollouts - trainer.algorithm.cursor.rollout
-    trainer.observer.announce(trainer.config, trainer.needs, max(remaining, 0))
+def _announce(config: Config, needs: Needs, rollouts: int, observer: RunObserver | None, ranks: Ranks) -> None:
+    """Before the lock is taken: an estimate of the time may take some itself."""
+    if observer is not None and ranks.first:
+        observer.announce(config, needs, rollouts)
 
 
 def _join(config: Config) -> Ranks:

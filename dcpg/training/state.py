@@ -3,7 +3,7 @@
 state.json              the plain state of every part, the steps and how many rows were written
 weights.safetensors     the network
 adam.safetensors        the moments of every Adam
-collector.zst           the environments; with several ranks, one file per rank
+collector.zst           the choosers and the environments; with several ranks, one file per rank
 shared/...              rollouts and pi_old's outputs, which several checkpoints may use
 """
 
@@ -43,7 +43,8 @@ def pack(
         if state.tensors is not None and ranks.first:  # every rank holds the same
             own[f"{name}.safetensors"] = save_tensors(dict(state.tensors))
         if state.blobs is not None:
-            own[f"{name}{ranks.suffix}.zst"] = zstandard.ZstdCompressor(level=1).compress(joined(state.blobs))
+            blobs = [json.dumps(state.own, allow_nan=False).encode(), *state.blobs]
+            own[f"{name}{ranks.suffix}.zst"] = zstandard.ZstdCompressor(level=1).compress(joined(blobs))
         shared |= {_of_rank(key, ranks): partial(_saved, make) for key, make in state.shared.items()}
     if ranks.first:
         own["state.json"] = json.dumps({**more, "parts": plain}, allow_nan=False).encode()
@@ -60,13 +61,12 @@ def unpack(checkpoint: Checkpoint, parts: Mapping[str, Stateful], ranks: Ranks, 
     }
     states = {}
     for name in parts:
-        tensors, blobs = files.get(f"{name}.safetensors"), files.get(f"{name}{ranks.suffix}.zst")
-        states[name] = State(
-            plain[name],
-            load_tensors(tensors) if tensors is not None else None,
-            opened(blobs, MAX_ENV_STATE * (num_envs + 1)) if blobs is not None else None,
-            shared,
-        )
+        tensors, packed = files.get(f"{name}.safetensors"), files.get(f"{name}{ranks.suffix}.zst")
+        own, blobs = None, None
+        if packed is not None:
+            first, *blobs = opened(packed, MAX_ENV_STATE * (num_envs + 1))
+            own = json.loads(first)
+        states[name] = State(plain[name], load_tensors(tensors) if tensors is not None else None, own, blobs, shared)
     return states
 
 
@@ -128,13 +128,15 @@ def from_schema_1(checkpoint: Checkpoint, ranks: Ranks, num_envs: int) -> Checkp
 
     Schema 1 kept all tensors of B's rollouts, and a level chooser's state after Procgen's own states.
     """
-    files = dict(checkpoint.files)
-    plain = _plain_from_schema_1(json.loads(files["state.json"]))
+    files = checkpoint.files  # changed in place: B is large, and must not be held twice
+    old = json.loads(files["state.json"])
+    plain, own = _plain_from_schema_1(old), {"augmentation": old["augmenter"]}
     blobs = opened(files.pop(f"envs{ranks.suffix}.zst"), MAX_ENV_STATE * (num_envs + 1))
     if not blobs[0].startswith(b"{"):  # Procgen; an adapted environment's state begins with JSON
-        plain["parts"]["collector"]["levels"] = json.loads(blobs.pop())
+        own["levels"] = json.loads(blobs.pop())
     files["state.json"] = json.dumps(plain).encode()
-    files[f"collector{ranks.suffix}.zst"] = zstandard.ZstdCompressor(level=1).compress(joined(blobs))
+    packed = joined([json.dumps(own).encode(), *blobs])
+    files[f"collector{ranks.suffix}.zst"] = zstandard.ZstdCompressor(level=1).compress(packed)
     for number in plain["parts"]["algorithm"]["kept"]:
         name = _of_rank(f"{number:08d}.safetensors", ranks)
         files[f"shared/kept-{name}"] = files[f"shared/rollout-{name}"]
@@ -146,11 +148,7 @@ def _plain_from_schema_1(old: dict[str, Any]) -> dict[str, Any]:
     parts = {
         "weights": None,
         "adam": {"sums": sums, "moments": old["moments"]},
-        "collector": {
-            "normaliser": old["normaliser"],
-            "episodes": old["episodes"],
-            "augmentation": old["augmenter"],
-        },
+        "collector": {"normaliser": old["normaliser"], "episodes": old["episodes"]},
         "algorithm": {"cursor": old["cursor"], "kept": old["rollouts"], "remembered": old["remembered"]},
         "measurements": old["analysed"],
     }

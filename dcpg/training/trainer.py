@@ -29,7 +29,7 @@ from dcpg.machine.memory import keep_freed_memory, memory_was_refused
 from dcpg.machine.needs import Needs, needs_of
 from dcpg.ranks import ALONE, Ranks
 from dcpg.storage.files import write_atomic
-from dcpg.storage.rows import Evaluation, Metrics, Split, Summary, Timing, read
+from dcpg.storage.rows import SPLITS, Evaluation, Metrics, Split, Summary, Timing, read_last
 from dcpg.storage.rundir import RunDirectory
 from dcpg.training.evaluations import Evaluations
 from dcpg.training.logs import Logs, Stopwatch
@@ -214,8 +214,8 @@ class Trainer(LoopObserver):
         self.saver.restore()
         if not self.env.exact_state:
             self._warn("This environment cannot save its state: new episodes begin here, so the resume is not exact.")
-        rows, evaluations = self.directory.metrics.path, self.directory.evaluations.path
-        self.logs.purge(self.steps, read(rows, Metrics), read(evaluations, Evaluation))
+        row, evaluation = self.directory.metrics.path, self.directory.evaluations.path
+        self.logs.purge(self.steps, read_last(row, Metrics), read_last(evaluation, Evaluation))
 
     # -- what the loop reports
 
@@ -282,9 +282,8 @@ class Trainer(LoopObserver):
                 self._write_summary(status)
 
     def _write_summary(self, status: Literal["running", "stopped", "failed", "finished"]) -> Summary:
-        rows, c = read(self.directory.evaluations.path, Evaluation), self.config
-        last = rows[-1].splits if rows else {}
-        train, test = last.get("train"), last.get("test")
+        last, c = read_last(self.directory.evaluations.path, Evaluation), self.config
+        train, test = (last.splits.get(name) if last is not None else None for name in SPLITS)
         summary = Summary(
             method=c.method,
             game=c.game,

@@ -330,23 +330,29 @@ def joined(parts: list[bytes]) -> bytes:
 
 def envs(checkpoint: Path) -> list[bytes]:
     """The states of a checkpoint's environments."""
+    return _collector(checkpoint)[1:]
+
+
+def _collector(checkpoint: Path) -> list[bytes]:
+    """What the choosers remember, as JSON, and the states of the environments."""
     return split(zstandard.ZstdDecompressor().decompress((checkpoint / "collector.zst").read_bytes()))
 
 
 def set_envs(checkpoint: Path, parts: list[bytes]) -> None:
-    rewrite(checkpoint, "collector.zst", zstandard.ZstdCompressor().compress(joined(parts)))
+    packed = joined([_collector(checkpoint)[0], *parts])
+    rewrite(checkpoint, "collector.zst", zstandard.ZstdCompressor().compress(packed))
 
 
 def memory(checkpoint: Path, name: str) -> Any:
-    """What a checkpoint's collector remembers under a name: levels, augmentation, normaliser, episodes."""
-    return json.loads((checkpoint / "state.json").read_bytes())["parts"]["collector"][name]
+    """What a checkpoint's chooser remembers: levels, augmentation."""
+    return json.loads(_collector(checkpoint)[0])[name]
 
 
 def set_memory(checkpoint: Path, name: str, value: Any) -> None:
     """Replace it, with a matching hash."""
-    state = json.loads((checkpoint / "state.json").read_bytes())
-    state["parts"]["collector"][name] = value
-    rewrite(checkpoint, "state.json", json.dumps(state).encode())
+    first, *rest = _collector(checkpoint)
+    packed = joined([json.dumps(json.loads(first) | {name: value}).encode(), *rest])
+    rewrite(checkpoint, "collector.zst", zstandard.ZstdCompressor().compress(packed))
 
 
 def only(out: Path, keep: str) -> None:

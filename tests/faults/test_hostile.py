@@ -448,6 +448,17 @@ def test_shared_tensors_of_other_names_and_types(
     each(wrong, work, f"32 shared tensors of other names and types, {method}", times=2)
 
 
+def test_actions_in_b_that_are_not(runs: Driver, reference: Callable[..., Path], stopped: Path, tmp_path: Path) -> None:
+    """Of a rollout that only B keeps: both checkpoints that name it are refused."""
+    out, file = copy(stopped, tmp_path / "run"), "kept-00000002.safetensors"
+    tensors = load((out / "checkpoints" / "shared" / file).read_bytes())
+    data = save(tensors | {"actions": tensors["actions"] + 15})
+    for name in names(out)[1:]:
+        rewrite(out / "checkpoints" / name, f"shared/{file}", data)
+    runs.recovers(out, reference())
+    record("32 actions in B that the environment does not have", 1, 1)
+
+
 def test_compressed_bombs(runs: Driver, reference: Callable[..., Path], stopped: Path, tmp_path: Path) -> None:
     """A few kilobytes that open into gigabytes: refused before they are opened."""
     size = 3 * 2**30

@@ -137,7 +137,8 @@ def test_each_rank_leaves_its_own_environments_and_the_first_the_rest(two_ranks:
     run = two_ranks[0] / "ddcpg"
     newest = run / "checkpoints" / names(run)[-1]
     assert {p.name for p in newest.iterdir()} == {
-        "manifest.json", "weights.safetensors", "adam.safetensors", "state.json", "envs.rank0.zst", "envs.rank1.zst",
+        "manifest.json", "weights.safetensors", "adam.safetensors", "state.json", "collector.rank0.zst",
+        "collector.rank1.zst",
     }  # fmt: skip
     assert json.loads((newest / "manifest.json").read_bytes())["processes"] == 2
     assert dcpg.evaluate(run, levels="test")["returns"] == read_rows(run / "eval.jsonl")[-1]["test_returns"]
@@ -212,3 +213,31 @@ def test_torchrun_decides_shards_and_threads(monkeypatch: pytest.MonkeyPatch) ->
     config = resolve("dcpg", "starpilot")
     assert (config.shards, config.machine.threads) == (4, 1)
     assert set(METHODS) >= set(COMPARED)
+
+
+LISTED = """
+import sys, dcpg, torch
+out = sys.argv[1]
+settings = {
+    "env.num_envs": 4, "env.frame_size": 16, "network.channels": "2,4", "evaluation.episodes": 1,
+    "evaluation.max_steps": 4, "evaluation.every": 100, "levels.seeds": "3,4,5,6,7,8,9",
+}
+run = dict(preset="tiny", seed=1, settings=settings)
+dcpg.train("ppo", "bossfight", steps=64 * 24, out=f"{out}/whole", **run)
+dcpg.train("ppo", "bossfight", steps=64 * 12, out=f"{out}/resumed", **run)
+dcpg.resume(f"{out}/resumed", steps=64 * 24)
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.faults
+def test_each_rank_goes_on_with_its_own_levels(tmp_path: Path) -> None:
+    """The environments of each rank have drawn different numbers of levels when the run is resumed."""
+    (tmp_path / "script.py").write_text(LISTED)
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    words += [str(tmp_path / "script.py"), str(tmp_path)]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    whole, resumed = (tmp_path / name / "metrics.jsonl" for name in ("whole", "resumed"))
+    assert whole.read_bytes() == resumed.read_bytes()
+    assert sum(len(row["episode_levels"]) for row in read_rows(whole)[:12]) > 3

@@ -13,7 +13,7 @@ import pytest
 import dcpg
 from dcpg.config.resolve import resolve
 from dcpg.config.written import from_json
-from dcpg.errors import BadInput, Stopped
+from dcpg.errors import BadInput, NoValidCheckpoint, Stopped
 from dcpg.methods import METHODS
 from dcpg.storage.rows import read_rows
 from dcpg.storage.rundir import RunDirectory
@@ -249,3 +249,27 @@ def test_rows_say_what_they_must(tmp_path: Path) -> None:
     assert [row["steps"] for row in read_rows(run.directory / "timing.jsonl")] == [128, 256]
     names = sorted(p.name for p in (run.directory / "checkpoints").iterdir())
     assert all(name == "shared" or name[:12].isdigit() for name in names)
+
+
+def test_rows_that_nobody_needs_do_not_stop_a_resume(tmp_path: Path) -> None:
+    """A report would refuse them; the run itself only counts them."""
+    run = dcpg.train("ppo", game="maze", preset="tiny", steps=384, out=tmp_path / "run", settings=TINY)
+    for name, change in (("metrics.jsonl", {"reward_variance": None}), ("eval.jsonl", {"train_return": 99.0})):
+        rows = read_rows(run.directory / name)
+        rows[0] |= change
+        (run.directory / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    again = dcpg.resume(run, steps=512)
+    assert (again.summary["status"], again.summary["steps"]) == ("finished", 512)
+    assert len(read_rows(run.directory / "metrics.jsonl")) == 4
+
+
+def test_a_configuration_whose_numbers_are_written_otherwise_is_the_same(tmp_path: Path) -> None:
+    run = dcpg.train("ppo", game="maze", preset="tiny", steps=128, out=tmp_path / "run", settings=TINY)
+    path = run.directory / "config.json"
+    text = path.read_text()
+    assert '"timeout": 300.0' in text
+    path.write_text(text.replace('"timeout": 300.0', '"timeout": 300'))
+    assert dcpg.resume(run, steps=256).summary["steps"] == 256
+    path.write_text(text.replace('"gamma": 0.999', '"gamma": 0.9'))
+    with pytest.raises(NoValidCheckpoint, match="another method or configuration"):
+        dcpg.resume(run, steps=384)
