@@ -19,11 +19,7 @@ from dcpg.core.networks import Head, Outputs
 from dcpg.settings import Section, setting
 
 Term = Callable[[Outputs, Batch], Tensor]  # one value per sample, [b]
-
-
 Terms = Mapping[str, tuple[float, Term]]  # name -> (weight, term)
-
-
 # (batch, the rollout or B that it comes from, generator, number of actions) -> batch
 Draw = Callable[[Batch, Any, torch.Generator, int], Batch]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from typing import Any
@@ -31,3 +32,19 @@ def shown(value: Any) -> str:
     if isinstance(value, tuple):
         return ",".join(map(str, value)) or "none"
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def names_in(body: list[ast.stmt], prefix: str = "") -> set[str]:
+    """Every function, class, method, field and attribute that statements define, dotted."""
+    found: set[str] = set()
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(prefix + node.name)
+        if isinstance(node, ast.ClassDef):
+            found |= names_in(node.body, f"{prefix}{node.name}.")
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            found |= names_in(node.body, prefix)
+        for target in node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]:
+            if isinstance(target, ast.Name | ast.Attribute):
+                found.add(prefix + (target.id if isinstance(target, ast.Name) else target.attr))
+    return found

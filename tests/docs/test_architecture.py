@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.pages import names_in
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "dcpg"
 PAGE = ROOT / "docs" / "architecture.md"
@@ -58,22 +60,6 @@ def layers() -> list[str]:
 
 def flat_modules() -> set[str]:
     return {path.name for path in PACKAGE.glob("*.py")} - {"__init__.py", "__main__.py"}
-
-
-def names_in(body: list[ast.stmt], prefix: str = "") -> set[str]:
-    """Every function, class, method, field and attribute that statements define, dotted."""
-    found: set[str] = set()
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found.add(prefix + node.name)
-        if isinstance(node, ast.ClassDef):
-            found |= names_in(node.body, f"{prefix}{node.name}.")
-        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
-            found |= names_in(node.body, prefix)
-        for target in node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]:
-            if isinstance(target, ast.Name | ast.Attribute):
-                found.add(prefix + (target.id if isinstance(target, ast.Name) else target.attr))
-    return found
 
 
 # -- the tree

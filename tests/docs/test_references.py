@@ -9,22 +9,7 @@ from pathlib import Path
 import pytest
 
 from dcpg.methods import METHODS
-from tests.docs.pages import DOCS, PAGES, ROOT, section, table_rows
-
-
-def names_in(body: list[ast.stmt], prefix: str = "") -> set[str]:
-    """Every function, class, method and field that statements define, dotted."""
-    found: set[str] = set()
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found.add(prefix + node.name)
-        if isinstance(node, ast.ClassDef):
-            found |= names_in(node.body, f"{prefix}{node.name}.")
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            found.add(prefix + node.target.id)
-        if isinstance(node, ast.Assign):
-            found |= {prefix + target.id for target in node.targets if isinstance(target, ast.Name)}
-    return found
+from tests.docs.pages import DOCS, PAGES, ROOT, names_in, section, table_rows
 
 
 def test_every_reference_of_algorithm_to_code_resolves() -> None:
