@@ -21,6 +21,7 @@ from dcpg.core.actor import Actor
 from dcpg.core.algorithm import Algorithm
 from dcpg.core.batch import Batch
 from dcpg.core.buffer import Buffer
+from dcpg.core.encoders import Net
 from dcpg.core.loader import Loader
 from dcpg.core.networks import Network
 from dcpg.core.rollout import FrameShape, Rollout
@@ -85,7 +86,8 @@ def build(data: Any, name: str) -> tuple[Method, Any, Network, dict[str, np.ndar
     features = weights["theta.fc.weight"].shape[0]
     actions = weights["policy.weight"].shape[0]
     hidden = len(weights["discriminator.0.bias"]) if "discriminator.0.bias" in weights else 256
-    network = Network(method.networks, (H, W, C), actions, tuple(channels), features, hidden)
+    net = Net(channels=tuple(channels), features=features, discriminator=hidden)
+    network = Network(method.networks, (H, W, C), actions, net)
     network.load_state_dict({k: torch.from_numpy(v) for k, v in weights.items()})
     return method, settings, network, weights
 
@@ -135,7 +137,7 @@ def hold(data: Any, name: str) -> list[Check]:
             method, auxiliary_phase=(dataclasses.replace(line, draw=recorded_negatives(data, name)),)
         )
     cpu, heads = torch.device("cpu"), tuple(method.targets)
-    actor = Actor(network, heads, 48, cpu, "fp32")
+    actor = Actor(network, heads, 48, cpu)
     stepper = Recording(method, settings, network, chunk=48, device=cpu)
     acted = [actor(frames[t].numpy()) for t in range(T + 1)]
     values = {head: torch.stack([v[head] for _, v in acted]) for head in method.targets}

@@ -16,6 +16,7 @@ from dcpg.core.actor import Actor
 from dcpg.core.algorithm import Algorithm
 from dcpg.core.batch import Batch
 from dcpg.core.buffer import Buffer
+from dcpg.core.encoders import Net
 from dcpg.core.loader import Loader
 from dcpg.core.networks import Network
 from dcpg.core.observer import LoopObserver
@@ -45,15 +46,16 @@ def declare(name: str, more: Mapping[str, Any] = MappingProxyType({}), **changes
     return config.declared(), config.algorithm
 
 
-def network_of(method: Method, shape: tuple[int, ...] = SHAPE, seed: int = 0) -> Network:
-    return Network(method.networks, shape, ACTIONS, (4, 4), 16).initialise(generator(seed, "test"))
+def network_of(method: Method, shape: tuple[int, ...] = SHAPE, seed: int = 0, precision: str = "fp32") -> Network:
+    net = Net(channels=(4, 4), features=16)
+    return Network(method.networks, shape, ACTIONS, net, precision).initialise(generator(seed, "test"))
 
 
 def rollout_of(method: Method, network: Network, seed: int = 0, dead: bool = False) -> Rollout:
     """A random rollout whose values and log-probabilities are the network's own."""
     g = generator(seed, "rollout")
     frames = torch.randint(0, 256, (T + 1, N, *SHAPE), generator=g, dtype=torch.uint8)
-    actor = Actor(network, tuple(method.targets), 64, torch.device("cpu"), "fp32")
+    actor = Actor(network, tuple(method.targets), 64, torch.device("cpu"))
     acted = [actor(frames[t].numpy()) for t in range(T + 1)]
     actions = torch.randint(0, ACTIONS, (T, N), generator=g)
     log_policy = torch.stack([p for p, _ in acted[:T]])
@@ -109,7 +111,6 @@ def bare(
     collect: Callable[[int], Rollout] | None = None,
     *,
     chunk: int = 64,
-    precision: str = "fp32",
     shards: int = 1,
     observer: LoopObserver | None = None,
 ) -> Algorithm:
@@ -118,9 +119,9 @@ def bare(
     settings = settings if settings is not None else METHODS["ppo"].settings()
     return Algorithm(
         method,
-        Scripted(Actor(network, heads, chunk, cpu, precision), collect),
+        Scripted(Actor(network, heads, chunk, cpu), collect),
         Loader(seed=3, num_envs=N, actions=ACTIONS, device=cpu, shards=shards),
-        Stepper(method, settings, network, chunk=chunk, device=cpu, precision=precision),
+        Stepper(method, settings, network, chunk=chunk, device=cpu),
         Buffer(method.keep, heads, FrameShape(T, N, SHAPE, np.dtype("uint8"))),
         observer,
     )

@@ -109,7 +109,8 @@ class RunDisplay(Display):
         self.total, self.started = config.rollouts * config.rollout_size, time.monotonic()
         self.task = self.bar.add_task(self.phase, total=self.total, completed=self.steps)
         steps = "" if self.on_terminal else f"{self.total:,} steps, "  # the bar has them on a terminal
-        self.open(f"{config.method} on {config.game}, seed {config.seed}, {steps}in {directory}")
+        machine = f"on {config.machine.device} in {config.machine.precision}"
+        self.open(f"{config.method} on {config.game}, seed {config.seed}, {steps}{machine}, in {directory}")
 
     def progress(self, phase: str, place: str) -> None:
         self.phase, self.place = PHASES[phase], place

@@ -25,8 +25,15 @@ def train(
     seed: Annotated[int, typer.Option(help="Decides every random choice: two runs with one seed are identical.")] = 0,
     preset: Preset = "paper",
     out: Annotated[Path | None, typer.Option(help="Where the run is written. (default: runs/GAME-METHOD-SEED)")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N. (default: cpu)")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32 or bf16. (default: fp32)")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="auto, cpu, cuda or cuda:N; auto is cuda if torch has it. (default: auto)")
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            help="auto, fp32 or bf16; auto is bf16 with --preset laptop where the device has it. (default: auto)"
+        ),
+    ] = None,
     compile_: Annotated[bool, typer.Option("--compile", help="Compile the encoders with torch.compile.")] = False,
     init: Annotated[
         Path | None, typer.Option(help="Start from the weights of another run's newest checkpoint.")

@@ -24,12 +24,11 @@ from dcpg.storage.rows import SPLITS
 
 def build_network(config: Config, shape: tuple[int, ...], actions: int) -> Network:
     """The untrained network; its weights depend on the seed alone."""
-    method, widths = config.declared(), config.network
-    network = Network(method.networks, shape, actions, widths.channels, widths.features, widths.discriminator)
+    method = config.declared()
+    network = Network(method.networks, shape, actions, config.network, config.machine.precision)
     network.initialise(generator(config.seed, "init"))
     if config.machine.compile:
-        for encoder in method.networks:
-            network.get_submodule(encoder).compile()
+        network.compile_encoders()
     return network
 
 

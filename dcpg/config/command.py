@@ -7,8 +7,10 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from dcpg.config.automatic import as_in, cpu_chunk, wants_bf16
+from dcpg.config.build import known_spaces
 from dcpg.config.resolve import resolve
-from dcpg.config.schema import OWN, Config
+from dcpg.config.schema import OWN, Config, Machine
 from dcpg.settings import dotted
 
 _OPTIONS = ("method", "game", "seed", "preset", "steps")
@@ -31,8 +33,17 @@ def train_command(config: Config, out: Path | None = None) -> str:
 
 @functools.cache
 def usual_values(method: str, preset: str) -> dict[str, Any]:
-    """The default settings of a method under a preset; they are the same for every game."""
-    return {name: value for name, value, _ in dotted(resolve(method, "bigfish", preset=preset))}
+    """The default settings of a method under a preset; they are the same for every game.
+
+    What is automatic is as on a CPU. Where `auto` may mean either precision, neither is usual.
+    """
+    config = resolve(method, "bigfish", preset=preset)
+    spaces = known_spaces(config)
+    assert spaces is not None
+    precision = "auto" if wants_bf16(config, spaces.shape) else "fp32"
+    chunk = cpu_chunk(spaces.shape, config.machine.threads)
+    config = as_in(config, Machine(device="cpu", precision=precision, chunk=chunk))
+    return {name: value for name, value, _ in dotted(config)}
 
 
 def written(value: Any) -> str:

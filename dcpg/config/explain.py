@@ -21,6 +21,10 @@ def explain(config: Config) -> str:
     lines = [f"{config.method}: {METHODS[config.method].summary}", ""]
     for encoder, heads in m.networks.items():
         lines.append(f"Require: encoder {encoder} with {', '.join(heads)}")
+    net = config.network
+    channels = ", ".join(map(str, net.wide_channels))
+    which = "each" if len(m.networks) > 1 else "it"
+    lines.append(f"         {which} is {net.encoder}: {channels} channels, {net.features} features")
     lines += ["", *_pseudocode(config, m)]
     lines += [
         "",

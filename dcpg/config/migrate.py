@@ -42,7 +42,12 @@ def _from_5(plain: dict[str, Any]) -> dict[str, Any]:
     return plain | {"preset_values": PRESETS_5.get(str(plain.get("preset")), {})}
 
 
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {5: _from_5}
+def _from_6(plain: dict[str, Any]) -> dict[str, Any]:
+    """Schema 7 has a choice of encoders. Device, precision and chunk were never automatic."""
+    return plain | {"network": {"encoder": "impala", "width": 1} | plain["network"]}
+
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {5: _from_5, 6: _from_6}
 
 
 def migrated(plain: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "env.frame_size": 32,
         "network.channels": (8, 16, 16),
         "evaluation.every": 40,
-        "machine.chunk": 256,
     },
     "tiny": {
         "steps": 2_048,

@@ -9,13 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from dcpg.core.encoders import Net
 from dcpg.envs.procgen import ALL_LEVELS, MAX_STARTS, MODES, check_game
 from dcpg.errors import BadInput, unknown
 from dcpg.methods import METHODS, Common, Method
 from dcpg.methods.drac import CHOICES, DrAC, with_drac
 from dcpg.settings import Section, dotted, setting
 
-SCHEMA = 6  # version of config.json; a new one needs a function in migrate.py
+SCHEMA = 7  # version of config.json; a new one needs a function in migrate.py
 
 
 OWN = "own:"  # prefix of the game's name in runs on the user's own environment
@@ -26,6 +27,9 @@ UNDECISIVE = ("steps", "checkpoints", "keep_every", "check_room", "wandb", "pres
 
 
 SAMPLERS = ("uniform", "prioritised")
+
+
+PRECISIONS = ("auto", "fp32", "bf16")
 
 
 ANALYSES = ("stiffness", "ood-actions", "values", "levels")
@@ -56,15 +60,6 @@ class Levels(Section):
 
 
 @dataclass(frozen=True)
-class Net(Section):
-    """The widths of the encoders and the discriminator."""
-
-    channels: tuple[int, ...] = setting((16, 32, 32), "authors' code (IMPALA)", low=1)
-    features: int = setting(256, "authors' code (IMPALA)", low=1)
-    discriminator: int = setting(256, "paper, Appendix D (hidden sizes [256, 256])", low=1)
-
-
-@dataclass(frozen=True)
 class Evaluation(Section):
     """How often a run is evaluated during training, and on how many episodes."""
 
@@ -84,10 +79,14 @@ class Checkpoints(Section):
 class Machine(Section):
     """How it is computed. Fixed at the start and enforced on resume, because it affects the results' last bits."""
 
-    device: str = setting("cpu", "ours: cpu, cuda or cuda:N")
+    device: str = setting("auto", "ours: auto, cpu, cuda or cuda:N; auto: cuda if torch has it")
     threads: int = setting(0, "ours: 0 means all cores at the start", low=0, high=1024)
-    chunk: int = setting(120, "ours: frames that go through the encoder at once", low=1, high=65_536)
-    precision: str = setting("fp32", "ours", choices=("fp32", "bf16"))
+    chunk: int = setting(
+        0, "ours: frames that go through the encoder at once; 0: what suits the device", low=0, high=65_536
+    )
+    precision: str = setting(
+        "auto", "ours: auto, fp32 or bf16; auto: bf16 with preset laptop where it is native", choices=PRECISIONS
+    )
     compile: bool = setting(False, "ours: torch.compile of the encoders")
 
 

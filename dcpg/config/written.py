@@ -23,8 +23,8 @@ from dcpg.config.schema import (
     Evaluation,
     Levels,
     Machine,
-    Net,
 )
+from dcpg.core.encoders import Net
 from dcpg.errors import BadInput, unknown
 from dcpg.methods import METHODS
 from dcpg.methods.drac import DrAC

@@ -25,11 +25,8 @@ def sample_actions(log_policy: Tensor, uniform: Tensor) -> Tensor:
 class Actor:
     """Runs the network on frames from the environments, without gradients."""
 
-    def __init__(
-        self, network: Network, heads: tuple[str, ...], chunk: int, device: torch.device, precision: str
-    ) -> None:
+    def __init__(self, network: Network, heads: tuple[str, ...], chunk: int, device: torch.device) -> None:
         self.network, self.heads, self.chunk, self.device = network, heads, chunk, device
-        self.autocast = precision == "bf16"
 
     def __call__(self, frames: NDArray[Any]) -> tuple[Tensor, dict[str, Tensor]]:
         """log pi(.|s) and V(s) for a batch of observations, on the CPU."""
@@ -47,5 +44,5 @@ class Actor:
     @contextmanager
     def _outputs(self, frames: NDArray[Any]) -> Iterator[Outputs]:
         tensor = torch.from_numpy(np.ascontiguousarray(frames)).to(self.device)
-        with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+        with torch.no_grad():
             yield Outputs(self.network, Batch(tensor, torch.ones(len(frames)), {}), self.chunk)

@@ -30,7 +30,6 @@ def residual(x: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: 
 
 def _convolution_gradients(grad: Tensor, x: Tensor, weight: Tensor, of_x: bool = True) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of a 3x3 convolution's input (if it is wanted), weight and bias."""
-    x, weight = x.to(grad.dtype), weight.to(grad.dtype)  # under autocast the output is bfloat16
     of_input, of_weight, _ = torch.ops.aten.convolution_backward(
         grad, x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [of_x, True, False]
     )

@@ -39,13 +39,11 @@ class Stepper:
         *,
         chunk: int,
         device: torch.device,
-        precision: str = "fp32",
         ranks: Ranks = ALONE,
     ) -> None:
         self.terms = method.adams
         self.network, self.max_grad_norm = network, settings.max_grad_norm
         self.chunk, self.device, self.ranks = chunk, device, ranks
-        self.autocast = precision == "bf16"
         # One Adam per line (and one for a step before it), each over all parameters with its own moments (authors'
         # code); a parameter without a gradient is not touched. fused: one pass, and `found_inf` skips a step on the
         # device itself.
@@ -69,12 +67,9 @@ class Stepper:
         sums = {term: torch.zeros((), device=self.device) for term in terms}
         self.network.zero_grad(set_to_none=True)
         for part in batches if couples else [part for batch in batches for part in batch.chunks(self.chunk)]:
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
-                out = Outputs(self.network, part, self.chunk)
-                means = {
-                    term: (function(out, part) * part.valid).sum() / count for term, (_, function) in terms.items()
-                }
-                loss = torch.stack([terms[term][0] * mean for term, mean in means.items()]).sum()
+            out = Outputs(self.network, part, self.chunk)
+            means = {term: (function(out, part) * part.valid).sum() / count for term, (_, function) in terms.items()}
+            loss = torch.stack([terms[term][0] * mean for term, mean in means.items()]).sum()
             loss.backward()  # type: ignore[no-untyped-call]
             for term, mean in means.items():
                 sums[term] += mean.detach()
@@ -87,6 +82,7 @@ class Stepper:
         adam: Any = self.adams[name]
         adam.found_inf = self.failed
         adam.step()
+        torch.autograd.graph.increment_version(self.network.parameters())  # a fused Adam does not, for `Rounded`
         return values
 
     def _sum_over_ranks(self, sums: dict[str, Tensor]) -> None:

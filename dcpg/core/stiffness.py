@@ -3,7 +3,7 @@
 The gradient of state i is g_i = d_i grad V(s_i) with d_i = V(s_i) - R_i, so its direction is
 u_i = sign(d_i) grad V(s_i) / |grad V(s_i)|, and with S = sum_i u_i the mean over all pairs i != j of cos(g_i, g_j) is
 (|S|^2 - n) / (n (n - 1)). Gradients of single states are computed one chunk at a time and never kept: memory does not
-depend on the number of states.
+depend on the number of states. It is measured in float32, whatever the precision of the run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dcpg.core.networks import Flat, Impala, Network
+from dcpg.core.encoders import Encoder
+from dcpg.core.networks import Network
 from dcpg.core.rollout import Rollout
 
 
@@ -137,7 +138,7 @@ def _forward(network: Network, head: str, frames: Tensor) -> tuple[list[Layer], 
         return out
 
     encoder = network.get_submodule(network.encoder_of[head])
-    assert isinstance(encoder, Impala | Flat)
+    assert isinstance(encoder, Encoder)
     x = encoder.walk(frames, through)
     return layers, through(network.get_submodule(head), x).squeeze(1)
 

@@ -138,7 +138,7 @@ def _features(
     with torch.no_grad():
         for part in torch.split(tau.frames.flatten(0, 1), chunk):
             between_chunks()
-            parts.append(network.encode(encoder, part.to(device), chunk).float())
+            parts.append(network.encode(encoder, part.to(device), chunk))
     features = torch.cat(parts)
     envs, rows = tau.actions.shape[1], usable.nonzero().squeeze(1).to(device)
     return features[rows], features[rows + envs]

@@ -1,8 +1,10 @@
-"""Chooses the torch device of a run."""
+"""The torch device of a run, and what it can do."""
 
 from __future__ import annotations
 
 import os
+import platform
+from functools import cache
 
 import torch
 
@@ -10,16 +12,13 @@ from dcpg.config.schema import Config
 from dcpg.errors import BadInput
 from dcpg.torchrun import processes_here
 
+NATIVE = {"avx512_bf16": "AVX512-BF16", "amx_bf16": "AMX"}  # flags of /proc/cpuinfo
+COMPUTE_CAPABILITY = 8  # from which GPUs compute bfloat16
+
 
 def device_of(config: Config) -> torch.device:
     """The device that `machine.device` names; one that this machine does not have is refused."""
-    name = config.machine.device
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise BadInput(f"machine.device must be cpu, cuda or cuda:N; got {name!r}.") from None
-    if device.type not in ("cpu", "cuda"):
-        raise BadInput(f"machine.device must be cpu, cuda or cuda:N; got {name!r}.")
+    name, device = config.machine.device, device_named(config.machine.device)
     if device.type == "cuda" and processes_here() > 1:
         if device.index is not None:
             raise BadInput(f"machine.device is {name!r}, but torchrun gives each process its own; use cuda.")
@@ -27,3 +26,44 @@ def device_of(config: Config) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise BadInput(f"machine.device is {name!r}, but torch sees {torch.cuda.device_count()} cuda devices; use cpu.")
     return device
+
+
+def device_named(name: str) -> torch.device:
+    """cpu, cuda or cuda:N; `auto` is cuda if torch has it."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise BadInput(f"machine.device must be auto, cpu, cuda or cuda:N; got {name!r}.") from None
+    if device.type == "mps":
+        raise BadInput("machine.device=mps is not supported: the kernels and exact resume need cpu or cuda; use cpu.")
+    if device.type not in ("cpu", "cuda"):
+        raise BadInput(f"machine.device must be auto, cpu, cuda or cuda:N; got {name!r}.")
+    return device
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether the device computes bfloat16 natively; others emulate it, many times slower than float32."""
+    if device.type == "cuda":
+        return torch.cuda.is_available() and torch.cuda.get_device_capability(device)[0] >= COMPUTE_CAPABILITY
+    return bool(native_bf16()) and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+
+
+@cache
+def native_bf16() -> tuple[str, ...]:
+    """The processor's instructions for bfloat16, by name; none are known outside Linux."""
+    return tuple(name for flag, name in NATIVE.items() if flag in _cpuinfo("flags").split())
+
+
+def cpu_name() -> str:
+    """The processor, as the system names it."""
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def _cpuinfo(field: str) -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(field)), "")
+    except OSError:
+        return ""

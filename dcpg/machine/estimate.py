@@ -18,6 +18,7 @@ from dcpg.core.method import Optimise, Tau
 from dcpg.core.networks import Network, Outputs
 from dcpg.core.rollout import Rollout
 from dcpg.envs.base import Spaces
+from dcpg.machine.automatic import settled
 from dcpg.machine.devices import device_of
 from dcpg.seeding import generator
 
@@ -27,12 +28,12 @@ ENV_SECONDS = 5e-5  # one environment step
 
 def training(config: Config, spaces: Spaces, rollouts: int) -> float:
     """Seconds that some rollouts will take, with their evaluations."""
-    method = config.declared()
+    config, method = settled(config, spaces), config.declared()
     torch.set_num_threads(config.machine.threads)
     device = device_of(config)
     network = build_network(config, spaces.shape, spaces.actions).to(device)
     frames = np.zeros((config.env.num_envs, *spaces.shape), spaces.dtype)
-    actor = Actor(network, tuple(method.targets), config.machine.chunk, device, config.machine.precision)
+    actor = Actor(network, tuple(method.targets), config.machine.chunk, device)
     acting = _best(lambda: actor(frames)) / len(frames)
     per_step = acting * (2 if method.auxiliary_phase else 1) + ENV_SECONDS
     for line in method.lines:

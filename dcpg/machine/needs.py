@@ -19,8 +19,9 @@ import torch
 
 from dcpg.config.build import known_spaces
 from dcpg.config.schema import Config
+from dcpg.core.encoders import encoder_class
 from dcpg.core.method import Method, Optimise, Tau
-from dcpg.core.networks import Network, is_image, stack_sizes
+from dcpg.core.networks import Network
 from dcpg.envs.base import Spaces
 from dcpg.errors import BadInput
 from dcpg.machine import cgroup
@@ -62,10 +63,9 @@ class Needs:
 
 
 def needs_of(config: Config, spaces: Spaces) -> Needs:
-    """What a run may need on this machine."""
-    method, widths = config.declared(), config.network
-    sizes = (widths.channels, widths.features, widths.discriminator)
-    network = Network(method.networks, spaces.shape, spaces.actions, *sizes, device="meta")
+    """What a run may need on this machine; its chunk and precision must be settled."""
+    method = config.declared()
+    network = Network(method.networks, spaces.shape, spaces.actions, config.network, device="meta")
     weights = 4 * sum(p.numel() for p in network.parameters())
     moments = 2 * weights * len(method.adams)
     frames = config.rollout_size * math.prod(spaces.shape) * spaces.dtype.itemsize
@@ -93,29 +93,43 @@ def known_needs(config: Config) -> Needs | None:
 
 def _step_bytes(config: Config, method: Method, line: Optimise, spaces: Spaces) -> float:
     """Bytes of one optimiser step: its minibatch, and the graph of one chunk or of the whole minibatch."""
-    if isinstance(line.data, Tau):
-        samples = frames = math.ceil(config.rollout_size / line.data.minibatches)
-    else:
-        samples = line.data.segments * config.rollout_length
-        frames = samples + line.data.segments
-    views = 2 if method.augmented or (isinstance(line.data, Tau) and line.draw is not None) else 1
+    samples, frames = _minibatch(config, line)
     chunk = min(config.machine.chunk, samples)
-    held, passing = _activations(config, spaces.shape)
-    graph = views * len(method.networks) * (frames if line.couples else chunk) * held
-    gathered = views * frames * math.prod(spaces.shape) * spaces.dtype.itemsize
+    held, passing = _graph_bytes(config, spaces)
+    graph = _views(method, line) * len(method.networks) * (frames if line.couples else chunk) * held
+    gathered = _views(method, line) * frames * math.prod(spaces.shape) * spaces.dtype.itemsize
     return graph + chunk * passing + 2 * gathered  # twice: the next minibatch of B is loaded ahead
 
 
-def _activations(config: Config, shape: tuple[int, ...]) -> tuple[float, float]:
+def _minibatch(config: Config, line: Optimise) -> tuple[int, int]:
+    """The samples of a line's minibatch, and its frames, of which some only serve as s'."""
+    if isinstance(line.data, Tau):
+        samples = math.ceil(config.rollout_size / line.data.minibatches)
+        return samples, samples
+    samples = line.data.segments * config.rollout_length
+    return samples, samples + line.data.segments
+
+
+def _views(method: Method, line: Optimise) -> int:
+    """How often each frame goes through an encoder: twice if there is another view of it, or another state."""
+    return 2 if method.augmented or (isinstance(line.data, Tau) and line.draw is not None) else 1
+
+
+def _graph_bytes(config: Config, spaces: Spaces) -> tuple[float, float]:
     """Bytes that one frame's graph holds, and those that its backward pass needs temporarily."""
-    if not is_image(shape):
-        return 4.0 * (math.prod(shape) + 4 * config.network.features), 0.0
-    held, passing = float(math.prod(shape)), 0.0
-    for _, c, height, width in stack_sizes(shape, config.network.channels):
-        full, half = c * height * width, c * ((height + 1) // 2) * ((width + 1) // 2)
-        held += 2 * half + 5 * half  # the indices of the pool, two tensors of each residual block, the stack's output
-        passing = max(passing, 3.0 * full)  # its gradient and the copies that a convolution makes
-    return 4 * (held + 4 * config.network.features), 4 * passing
+    size = 2 if config.machine.precision == "bf16" else 4
+    return encoder_class(spaces.shape, config.network).graph_bytes(spaces.shape, config.network, size)
+
+
+def frames_at_once(config: Config) -> int:
+    """The frames of the largest minibatch of any line."""
+    return max(_minibatch(config, line)[1] for line in config.declared().lines)
+
+
+def frame_bytes(config: Config, spaces: Spaces) -> float:
+    """Bytes of a training pass for each frame of a chunk, in the line that needs most."""
+    method, (held, passing) = config.declared(), _graph_bytes(config, spaces)
+    return max(_views(method, line) for line in method.lines) * len(method.networks) * held + passing
 
 
 def check_room(needs: Needs, config: Config, directory: Path) -> None:

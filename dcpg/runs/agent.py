@@ -13,8 +13,9 @@ from dcpg.config.build import EnvMaker, build_network, make_one
 from dcpg.config.schema import Config
 from dcpg.config.written import read_written
 from dcpg.core.actor import Actor, sample_actions
-from dcpg.envs.base import VectorEnv
+from dcpg.envs.base import Spaces, VectorEnv
 from dcpg.errors import BadInput, NoValidCheckpoint
+from dcpg.machine.automatic import settled
 from dcpg.machine.devices import device_of
 from dcpg.seeding import generator
 from dcpg.storage.checkpoint import Damaged
@@ -26,6 +27,7 @@ class Agent:
     """A policy that acts: `agent.act(observation)`."""
 
     def __init__(self, config: Config, moment: Moment, env: VectorEnv) -> None:
+        config = settled(config, Spaces.of(env))
         self.config, self.moment = config, moment
         self.normaliser, self.steps, self.k = moment.normaliser, moment.steps, moment.k
         self.method, self.shape, self.env = config.declared(), env.shape, env
@@ -37,9 +39,7 @@ class Agent:
         except BadInput:  # trained on an accelerator that this machine does not have
             device = torch.device("cpu")
         self.network = network.to(device)
-        self.actor = Actor(
-            self.network, tuple(self.method.targets), config.machine.chunk, device, config.machine.precision
-        )
+        self.actor = Actor(self.network, tuple(self.method.targets), config.machine.chunk, device)
         self._acted = 0
 
     def act(self, observation: NDArray[Any], greedy: bool = False) -> NDArray[np.int64]:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import psutil
 
+from dcpg.config.automatic import as_in
 from dcpg.config.schema import UNDECISIVE, Config
 from dcpg.config.written import Written, fingerprint, read_written
 from dcpg.errors import BadInput
@@ -75,6 +76,7 @@ def status_of(config: Config, path: Path) -> RunStatus:
 
 def _check_same(config: Config, run: RunDirectory, written: Written) -> None:
     there = written.config
+    config = as_in(config, there.machine)  # what is automatic was resolved when the run began
     if written.init:
         raise BadInput(f"{run.path} holds a run that began with the weights of another one; choose another --out.")
     if (fingerprint(there.to_json()), there.steps) != (fingerprint(config.to_json()), config.steps):

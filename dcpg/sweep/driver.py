@@ -9,14 +9,19 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from dcpg.config.automatic import as_in
+from dcpg.config.written import read_written
 from dcpg.errors import BadInput, Stopped, StorageFailed, SweepIncomplete
+from dcpg.machine.automatic import settled
 from dcpg.runs.status import RunStatus, is_running, status_of
 from dcpg.storage.files import dump, write_atomic
 from dcpg.storage.lock import Lock
 from dcpg.storage.rows import Event
+from dcpg.storage.rundir import RunDirectory
 from dcpg.sweep.attempt import Attempt, Outcome
 from dcpg.sweep.directory import SweepDirectory
 from dcpg.sweep.engine import Engine
@@ -87,7 +92,8 @@ class Driver:
             with self.signals, Watchdog(lock, math.inf):
                 self.statuses = statuses(self.plan, self.directory)
                 self._prepare(retry)
-                todo = [job for job in self.plan.jobs if self._to_do(job.name)]
+                self._settle()
+                todo = [job for job in self.jobs.values() if self._to_do(job.name)]
                 try:
                     if todo:
                         self._run_all(todo, make_engine)
@@ -110,6 +116,14 @@ class Driver:
                 self.index.append(Event(run=name, event="retry"))
             elif history.reason_to_give_up and not history.failed and not history.finished:
                 self._give_up(name)  # the last driver was killed before it could
+
+    def _settle(self) -> None:
+        """Resolve what is automatic once for all runs: as in one that exists already, or else for this machine."""
+        begun = (name for name, status in self.statuses.items() if status.state in ("interrupted", "finished"))
+        if (first := next(begun, None)) is not None:
+            machine = read_written(RunDirectory(self.directory.run(first))).config.machine
+            self.jobs = {name: replace(job, config=as_in(job.config, machine)) for name, job in self.jobs.items()}
+        self.jobs = {name: replace(job, config=settled(job.config)) for name, job in self.jobs.items()}
 
     def _to_do(self, name: str) -> bool:
         return self.statuses[name].state in ("waiting", "interrupted") and not self.index[name].failed

@@ -14,6 +14,7 @@ import torch
 from dcpg.config.resolve import available_cores
 from dcpg.config.schema import Config
 from dcpg.errors import BadInput
+from dcpg.machine.automatic import settled
 from dcpg.machine.needs import Needs, free_memory, known_needs
 from dcpg.sweep.attempt import Attempt, Outcome, could_not_run, not_started, run_attempt
 from dcpg.sweep.plan import Job, one_per_label
@@ -30,7 +31,7 @@ class Capacity:
 
 def capacity(jobs: Sequence[Job]) -> Capacity:
     """How many runs would fit if all were as large as the largest; at least one."""
-    configs = [job.config for job in one_per_label(jobs).values()]
+    configs = [settled(job.config) for job in one_per_label(jobs).values()]
     threads = max(c.machine.threads for c in configs)
     memory, free = max(run_needs(c).memory for c in configs), free_memory()
     limits = [
@@ -53,7 +54,7 @@ def capacity(jobs: Sequence[Job]) -> Capacity:
 
 def run_needs(config: Config) -> Needs:
     """What one run of a sweep may need; a sweep trains on Procgen, whose sizes are known."""
-    needs = known_needs(config)
+    needs = known_needs(settled(config))
     assert needs is not None
     return needs
 

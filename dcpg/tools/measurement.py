@@ -23,13 +23,14 @@ import torch
 from torch import Tensor
 
 from dcpg.config.build import splits
-from dcpg.config.schema import Config, Net
+from dcpg.config.schema import Config
 from dcpg.core.actor import sample_actions
 from dcpg.core.batch import Batch
 from dcpg.core.buffer import Buffer
 from dcpg.core.collector import with_rewards
+from dcpg.core.encoders import Impala, Net
 from dcpg.core.method import B, Optimise
-from dcpg.core.networks import Impala, Network
+from dcpg.core.networks import Network
 from dcpg.core.observer import LoopObserver
 from dcpg.core.rewards import RewardNormaliser
 from dcpg.core.rollout import Rollout
@@ -230,7 +231,7 @@ class Measurement:
 
         def ours() -> None:
             for part in batch.chunks(self.config.machine.chunk):
-                head(encoder(part.frames)).square().sum().backward()
+                head(self.encode("theta", part.frames, self.config.machine.chunk)).square().sum().backward()
 
         naive()
         return median(seconds_of(naive) / seconds_of(ours) for _ in range(TURNS))
@@ -266,7 +267,7 @@ def encoder_mflop(network: Network, shape: tuple[int, ...]) -> float:
     from torch.utils.flop_counter import FlopCounterMode
 
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        network.get_submodule("theta")(torch.zeros(1, *shape, dtype=torch.uint8))
+        network.get_submodule("theta")(torch.zeros(1, *shape))
     return float(counter.get_total_flops()) / 1e6
 
 

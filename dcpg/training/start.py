@@ -12,7 +12,8 @@ from dcpg.config.build import EnvMaker
 from dcpg.config.schema import OWN, Config
 from dcpg.config.written import read_written, to_write
 from dcpg.errors import BadInput
-from dcpg.machine.devices import device_of
+from dcpg.machine.automatic import settled
+from dcpg.machine.devices import device_of, has_bf16
 from dcpg.machine.needs import Needs, check_room, known_needs, missing_room
 from dcpg.ranks import ALONE, Ranks
 from dcpg.storage.checkpoint import Damaged
@@ -40,6 +41,7 @@ def start(
     init: Path | None = None,
 ) -> Run:
     """Train a new run in the directory `out`, from the weights of the run `init` if one is given."""
+    config = settled(config)
     ranks, needs = _join(config), known_needs(config)
     if needs is not None:
         ranks.first_does(lambda: check_room(needs, config, out))
@@ -50,6 +52,7 @@ def start(
     try:
         ranks.first_does(directory.create)
         trainer = Trainer(config, directory, maker, observer, ranks, needs=needs)
+        _warn_of_emulation(trainer)
         if needs is None:  # your own environment must be made before its sizes are known
             _check_room_of(trainer)
         if init is not None:
@@ -61,7 +64,7 @@ def start(
 
         def begin() -> None:  # config.json comes last: with it the run exists
             trainer.save(final=True)
-            directory.write_json(directory.config, to_write(config, init))
+            directory.write_json(directory.config, to_write(trainer.config, init))
 
         return Run(out, trainer.run(begin).plain())
     except BaseException:
@@ -86,6 +89,7 @@ def resume(
     ranks.first_does(directory.lock.acquire)
     try:
         trainer = Trainer(config, directory, maker, observer, ranks, fingerprint=written.fingerprint, needs=needs)
+        _warn_of_emulation(trainer)
         missing = missing_room(trainer.needs, config, out)
         if missing:
             trainer.observer.warn(f"This run may not have the memory or disk that it needs: {'; '.join(missing)}.")
@@ -104,6 +108,14 @@ def _check_room_of(trainer: Trainer) -> None:
     except BadInput:
         trainer.env.close()
         raise
+
+
+def _warn_of_emulation(trainer: Trainer) -> None:
+    if trainer.config.machine.precision == "bf16" and not has_bf16(device_of(trainer.config)):
+        trainer.observer.warn(
+            "This device has no instructions for bfloat16 and emulates it, many times slower than float32; a new run "
+            "with --precision fp32 is faster."
+        )
 
 
 def _announce(config: Config, needs: Needs, rollouts: int, observer: RunObserver | None, ranks: Ranks) -> None:

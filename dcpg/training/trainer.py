@@ -24,6 +24,7 @@ from dcpg.core.state import Stateful
 from dcpg.core.stepper import Stepper
 from dcpg.envs.base import Spaces
 from dcpg.errors import OutOfMemory, RankLost, Stopped, StorageFailed
+from dcpg.machine.automatic import settled
 from dcpg.machine.devices import device_of
 from dcpg.machine.memory import keep_freed_memory, memory_was_refused
 from dcpg.machine.needs import Needs, needs_of
@@ -54,17 +55,18 @@ class Trainer(LoopObserver):
         fingerprint: str | None = None,  # of config.json as it was written; checkpoints record it
         needs: Needs | None = None,  # if known before the environments are made
     ) -> None:
-        self.config, self.directory, self.ranks = config, directory, ranks
+        self.directory, self.ranks = directory, ranks
         self.observer: RunObserver = (observer or SilentObserver()) if ranks.first else MuteObserver()
         torch.set_num_threads(config.machine.threads)
         keep_freed_memory()
-        self.method, machine, device = config.declared(), config.machine, device_of(config)
         levels = train_levels(config, ranks)
         env = self.env = make_train(config, maker, levels, ranks)
         check_fits(config, env)
+        config = self.config = settled(config, Spaces.of(env))
+        self.method, machine, device = config.declared(), config.machine, device_of(config)
         self.needs = needs or needs_of(config, Spaces.of(env))
         self.network = build_network(config, env.shape, env.num_actions).to(device)
-        actor = Actor(self.network, tuple(self.method.targets), machine.chunk, device, machine.precision)
+        actor = Actor(self.network, tuple(self.method.targets), machine.chunk, device)
         self.collector = Collector(
             env, actor, self.method, seed=config.seed, length=config.rollout_length, levels=levels,
             augmenter=augmenter_of(config, ranks), ranks=ranks, observer=self,
@@ -74,10 +76,7 @@ class Trainer(LoopObserver):
             seed=config.seed, num_envs=env.num_envs, actions=env.num_actions, device=device, shards=config.shards,
             ranks=ranks,
         )  # fmt: skip
-        stepper = Stepper(
-            self.method, config.algorithm, self.network, chunk=machine.chunk, device=device,
-            precision=machine.precision, ranks=ranks,
-        )  # fmt: skip
+        stepper = Stepper(self.method, config.algorithm, self.network, chunk=machine.chunk, device=device, ranks=ranks)
         buffer = Buffer(self.method.keep, tuple(self.method.targets), frames)
         self.algorithm = Algorithm(self.method, self.collector, loader, stepper, buffer, self)
         self.measurements = Measurements(config, self.network, env.num_actions)

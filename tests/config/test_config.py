@@ -67,7 +67,7 @@ def test_every_setting_has_an_origin() -> None:
         ({"levels.seeds": "3000000000"}, "must be at most 2147483646"),
         ({"levels.start": "2147483646"}, "levels.start + levels.count must be at most"),
         ({"env.num_envs": "99999999999999"}, "must be at most 65536"),
-        ({"machine.precision": "fp8"}, "must be one of fp32, bf16"),
+        ({"machine.precision": "fp8"}, "must be one of auto, fp32, bf16"),
     ],
 )
 def test_bad_values_are_refused_in_one_sentence(settings: dict[str, str], sentence: str) -> None:

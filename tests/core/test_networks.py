@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from dcpg.core.networks import Discriminator, Network, scaled
+from dcpg.core.encoders import Net, scaled
+from dcpg.core.networks import Discriminator, Network
 from dcpg.methods import METHODS
 from dcpg.seeding import generator
 
@@ -21,7 +22,7 @@ SIZES |= {"daac": 1_248_672, "idaac": 1_248_672 + 512 * 2 + 2, "dppg": 1_449_874
 
 def paper(name: str) -> Network:
     spec = METHODS[name]
-    network = Network(spec.declare(spec.settings()).networks, (64, 64, 3), 15, (16, 32, 32), 256)
+    network = Network(spec.declare(spec.settings()).networks, (64, 64, 3), 15, Net())
     return network.initialise(generator(0, "init"))
 
 
@@ -74,7 +75,7 @@ def test_small_or_flat_observations_get_the_mlp() -> None:
     spec = METHODS["dcpg"]
     layout = spec.declare(spec.settings()).networks
     for shape in [(7,), (8, 8, 3), (3, 4)]:
-        network = Network(layout, shape, 3, (4,), 8).initialise(generator(0, "x"))
+        network = Network(layout, shape, 3, Net(features=8)).initialise(generator(0, "x"))
         assert network.encode("theta", torch.zeros(5, *shape), 2).shape == (5, 8)
         assert type(network.theta).__name__ == "Flat"
 

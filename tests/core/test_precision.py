@@ -12,7 +12,7 @@ import torch
 import dcpg
 from dcpg.config.build import build_network
 from dcpg.config.resolve import resolve
-from dcpg.core.networks import Impala
+from dcpg.core.encoders import Impala
 from dcpg.seeding import generator
 from tests.small import bare, declare, network_of, rollout_of, step, whole
 
@@ -22,8 +22,8 @@ NAMES = ["ppo", "ppg", "ddcpg", "ucb-drac"]
 def gradients(name: str, precision: str) -> dict[str, torch.Tensor]:
     """Of every line of a method, before the first step."""
     method, settings = declare(name, N_pi=1, max_grad_norm=1e9)  # not clipped, so that norms can be compared
-    network = network_of(method)
-    algorithm = bare(method, network, settings, chunk=7, precision=precision)
+    network = network_of(method, precision=precision)
+    algorithm = bare(method, network, settings, chunk=7)
     tau = rollout_of(method, network)
     if method.auxiliary_phase:
         algorithm.B.add(0, tau)

@@ -12,6 +12,7 @@ from backpack.extensions import BatchGrad
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dcpg.core.encoders import Net
 from dcpg.core.networks import Network
 from dcpg.core.stiffness import Stiffness, parameters_of, stiffness
 from dcpg.seeding import generator
@@ -20,7 +21,9 @@ from tests.small import ACTIONS, declare
 
 def network_of(name: str, shape: tuple[int, ...], seed: int = 0) -> Network:
     method, _ = declare(name)
-    network = Network(method.networks, shape, ACTIONS, (4, 6), 16).initialise(generator(seed, "network"))
+    network = Network(method.networks, shape, ACTIONS, Net(channels=(4, 6), features=16)).initialise(
+        generator(seed, "network")
+    )
     with torch.no_grad():  # biases away from zero, so that their gradients count
         for k, p in enumerate(network.parameters()):
             p.add_(0.1 * torch.randn(p.shape, generator=generator(seed, "noise", k)))

@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from dcpg.core.actor import Actor
 from dcpg.core.collector import collect, with_rewards
+from dcpg.core.encoders import Net
 from dcpg.core.networks import Network
 from dcpg.core.rewards import RewardNormaliser
 from dcpg.core.targets import with_targets
@@ -89,8 +90,8 @@ def gathered(mode: AutoresetMode, truncate: bool, T: int) -> Any:
     spec = METHODS["dcpg"]
     method = spec.declare(spec.settings())
     env = make(mode, truncate, (3,))
-    network = Network(method.networks, (2,), 3, (4,), 8).initialise(generator(0, "gym"))
-    actor = Actor(network, ("value",), 64, torch.device("cpu"), "fp32")
+    network = Network(method.networks, (2,), 3, Net(features=8)).initialise(generator(0, "gym"))
+    actor = Actor(network, ("value",), 64, torch.device("cpu"))
     uniform = torch.full((T, 1), 0.5, dtype=torch.float64)
     tau = with_targets(with_rewards(collect(env, actor, uniform, lambda: None), RewardNormaliser.fresh(1)), method)
     return tau, actor

@@ -29,5 +29,5 @@ def test_estimates_grow_with_the_run(name: str, monkeypatch: pytest.MonkeyPatch)
 
 def test_an_evaluation_takes_at_least_the_time_of_its_environments() -> None:
     config = resolve("dcpg", "maze", preset="tiny")
-    actor = Actor(build_network(config, SPACES.shape, SPACES.actions), ("value",), 32, torch.device("cpu"), "fp32")
+    actor = Actor(build_network(config, SPACES.shape, SPACES.actions), ("value",), 32, torch.device("cpu"))
     assert estimate.playing(actor, SPACES.shape, 20) > 20 * estimate.EPISODE * estimate.ENV_SECONDS

@@ -15,11 +15,12 @@ import torch
 
 import dcpg
 from dcpg.config.resolve import resolve
-from dcpg.core.networks import Impala
+from dcpg.core.encoders import Impala, Net
 from dcpg.envs.base import Spaces
 from dcpg.errors import BadInput
 from dcpg.machine import cgroup
 from dcpg.machine import needs as machine_needs
+from dcpg.machine.automatic import settled
 from dcpg.methods import METHODS
 from dcpg.seeding import generator
 
@@ -28,9 +29,8 @@ TINY = {"evaluation.episodes": 2}
 
 
 def needs(name: str, **settings: object) -> machine_needs.Needs:
-    return machine_needs.needs_of(
-        resolve(name, "maze", settings={k.replace("__", "."): v for k, v in settings.items()}), FRAMES
-    )
+    config = resolve(name, "maze", settings={k.replace("__", "."): v for k, v in settings.items()})
+    return machine_needs.needs_of(settled(config, FRAMES), FRAMES)
 
 
 def test_the_buffer_is_what_the_paper_keeps() -> None:
@@ -53,7 +53,7 @@ def test_a_minibatch_whose_graph_is_kept_whole_costs_memory() -> None:
 
 
 def test_a_frames_graph_holds_what_is_counted() -> None:
-    encoder = Impala((64, 64, 3), (16, 32, 32), 256)
+    encoder = Impala((64, 64, 3), Net())
     encoder.initialise(generator(0, "encoder"))
     weights = {p.untyped_storage().data_ptr() for p in encoder.parameters()}
     held: dict[int, int] = {}
@@ -67,7 +67,7 @@ def test_a_frames_graph_holds_what_is_counted() -> None:
         features = encoder(torch.zeros(8, 64, 64, 3, dtype=torch.uint8))
     assert sum(held.values()) / 8 == pytest.approx(795_648, rel=0.01)
     assert features.requires_grad
-    counted, _ = machine_needs._activations(resolve("ppo", "maze"), (64, 64, 3))
+    counted, _ = Impala.graph_bytes((64, 64, 3), Net(), 4)
     assert counted == pytest.approx(795_648, rel=0.03)
 
 

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from dcpg.config.resolve import resolve
-from dcpg.core.networks import Impala, Network, Outputs
+from dcpg.core.encoders import Impala, Net
+from dcpg.core.networks import Network, Outputs
 from dcpg.seeding import generator
 from dcpg.tools import bench, measurement
 from dcpg.tools.measurement import Measurement
@@ -27,7 +28,7 @@ def distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 
 def test_the_naive_path_agrees_with_the_chunked_one() -> None:
     """Features and gradients of the paper's encoder: plain layers on all frames, against kernels in chunks."""
-    encoder = Impala((64, 64, 3), (16, 32, 32), 256)
+    encoder = Impala((64, 64, 3), Net())
     encoder.initialise(generator(0, "encoder"))
     frames = torch.randint(0, 256, (20, 64, 64, 3), generator=generator(0, "frames"), dtype=torch.uint8)
     weight = torch.randn(20, 256, generator=generator(0, "weight"))
@@ -116,7 +117,7 @@ def test_passes_are_counted(name: str, mflop: float, monkeypatch: pytest.MonkeyP
 
 def test_the_papers_encoder_has_61_mflop() -> None:
     method, _ = declare("ppo")
-    network = Network(method.networks, (64, 64, 3), 15, (16, 32, 32), 256)
+    network = Network(method.networks, (64, 64, 3), 15, Net())
     assert measurement.encoder_mflop(network, (64, 64, 3)) == pytest.approx(measurement.FORWARD, rel=0.005)
 
 

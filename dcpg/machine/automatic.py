@@ -1,0 +1,48 @@
+"""Resolves what is automatic in a configuration: the device, the precision and the chunk, once, at a run's start.
+
+config.json holds the resolved values, and a resumed run keeps them. Nothing is timed.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from dcpg.config.automatic import as_in, cpu_chunk, is_settled, wants_bf16
+from dcpg.config.build import known_spaces
+from dcpg.config.schema import Config, Machine
+from dcpg.envs.base import Spaces
+from dcpg.machine.devices import device_named, has_bf16
+from dcpg.machine.needs import frame_bytes, frames_at_once
+
+FOR_CHUNKS = 0.5  # share of a GPU's free memory that a chunk's graph may take
+
+
+def settled(config: Config, spaces: Spaces | None = None) -> Config:
+    """The configuration with nothing automatic left; your own environment must be made first, for its spaces."""
+    spaces = spaces or known_spaces(config)
+    own = config.machine
+    if spaces is None or is_settled(own):
+        return config
+    device = device_named(own.device)
+    precision = "bf16" if wants_bf16(config, spaces.shape) and has_bf16(device) else "fp32"
+    found = Machine(device="cpu" if device.type == "cpu" else "cuda", threads=own.threads, precision=precision)
+    config = as_in(config, found)
+    if config.machine.chunk == 0:
+        config = as_in(config, Machine(device=found.device, chunk=chunk_of(config, spaces, device)))
+    return config
+
+
+def chunk_of(config: Config, spaces: Spaces, device: torch.device) -> int:
+    """On a CPU what the table says; on a GPU the whole minibatch, or what half of the free memory holds."""
+    if device.type == "cpu":
+        return cpu_chunk(spaces.shape, config.machine.threads)
+    if not torch.cuda.is_available():  # a driver of a sweep may have no GPU where the nodes have one
+        return 0
+    free = torch.cuda.mem_get_info(device)[0]
+    return cuda_chunk(config, spaces, free)
+
+
+def cuda_chunk(config: Config, spaces: Spaces, free: float) -> int:
+    """The frames of the largest minibatch, as far as the graph of them fits into a share of the free memory."""
+    fits = int(FOR_CHUNKS * free / frame_bytes(config, spaces))
+    return max(min(frames_at_once(config), fits), 1)
