@@ -7,6 +7,7 @@ import math
 
 from dcpg.config.schema import Config, Machine
 from dcpg.core.encoders import is_image
+from dcpg.settings import dotted
 
 # Frames that go through the encoder at once on a CPU, by the pixels of a frame and the number of threads (the last
 # column: or more). Measured; docs/performance.md has the figures.
@@ -15,6 +16,7 @@ CHUNKS: dict[int, dict[int, int]] = {
     32 * 32: {1: 480, 2: 480},
     16 * 16: {1: 1024, 2: 1024},
 }
+AUTOMATIC = {"machine.device": "auto", "machine.precision": "auto", "machine.chunk": 0}
 FLAT = 1024  # observations that are not images
 
 
@@ -39,9 +41,14 @@ def wants_bf16(config: Config, shape: tuple[int, ...]) -> bool:
     return config.preset == "laptop" and is_image(shape)
 
 
-def is_settled(machine: Machine) -> bool:
-    """Whether nothing is left to be resolved."""
-    return machine.device != "auto" and machine.precision != "auto" and machine.chunk > 0
+def is_automatic(name: str, value: object) -> bool:
+    """Whether a setting is left to the start of a run; `machine.threads` is not, which `resolve` counts."""
+    return value == AUTOMATIC.get(name)
+
+
+def is_settled(config: Config) -> bool:
+    """Whether nothing is left to the start of the run."""
+    return not any(is_automatic(name, value) for name, value, _ in dotted(config))
 
 
 def as_in(config: Config, machine: Machine) -> Config:

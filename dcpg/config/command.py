@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from dcpg.config.automatic import as_in, cpu_chunk, wants_bf16
+from dcpg.config.automatic import as_in, cpu_chunk, is_automatic, wants_bf16
 from dcpg.config.build import known_spaces
 from dcpg.config.resolve import resolve
 from dcpg.config.schema import OWN, Config, Machine
@@ -24,7 +24,7 @@ def train_command(config: Config, out: Path | None = None) -> str:
         words += ["--steps", str(config.steps)]
     words += ["--seed", str(config.seed)]
     for name, value, _ in dotted(config):
-        if name not in _OPTIONS and value != usual[name]:
+        if name not in _OPTIONS and value != usual[name] and not is_automatic(name, value):
             words += ["--set", f"{name}={written(value)}"]
     if out is not None:
         words += ["--out", str(out)]

@@ -21,7 +21,7 @@ def settled(config: Config, spaces: Spaces | None = None) -> Config:
     """The configuration with nothing automatic left; your own environment must be made first, for its spaces."""
     spaces = spaces or known_spaces(config)
     own = config.machine
-    if spaces is None or is_settled(own):
+    if spaces is None or is_settled(config):
         return config
     device = device_named(own.device)
     precision = "bf16" if wants_bf16(config, spaces.shape) and has_bf16(device) else "fp32"

@@ -94,7 +94,7 @@ def test_elsewhere_there_is_a_line_every_half_minute_and_one_per_evaluation(cloc
     show.evaluation(EVALUATION)
     show.close()
     lines = text.getvalue().splitlines()
-    assert lines[0] == "dcpg on maze, seed 0, 2,048 steps, in runs/x"
+    assert lines[0] == "dcpg on maze, seed 0, 2,048 steps, on cpu in fp32, in runs/x"
     assert lines[1].startswith("         0 / 2,048 steps       0 steps/s         - left  policy phase epoch 1 training")
     assert lines[3] == (
         "       256 / 2,048 steps       4 steps/s     7 min left  evaluated        training return 2.00  "

@@ -24,6 +24,7 @@ from dcpg.config.resolve import resolve
 from dcpg.config.schema import Config
 from dcpg.config.written import from_json
 from dcpg.errors import BadInput, DcpgError, NoValidCheckpoint, StorageFailed
+from dcpg.machine.automatic import settled
 from dcpg.runs import export, video
 from dcpg.storage.rows import SPLITS, read_rows
 from dcpg.storage.rundir import RunDirectory
@@ -160,8 +161,9 @@ def test_the_command_on_the_card_makes_the_same_configuration(
     block = re.search(r"```sh\n(.*?)\n```", (exported / "README.md").read_text(), re.DOTALL)
     assert block is not None
     config = from_json(RunDirectory(trained).read_config())
-    assert commanded(block[1], capsys, monkeypatch, tmp_path) == config
-    assert block[1].count("--set") == len(SETTINGS)
+    assert settled(commanded(block[1], capsys, monkeypatch, tmp_path)) == config
+    assert block[1].count("--set") == len(SETTINGS) + 1
+    assert "--set machine.device=cpu" in block[1]  # not what another machine's `auto` would mean
     assert "--seed 5" in block[1]
 
 
@@ -182,10 +184,12 @@ def test_commands_resolve_to_their_configuration_on_other_machines(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    config = resolve(method, "maze", preset=preset, seed=2, settings=settings)
+    config = settled(resolve(method, "maze", preset=preset, seed=2, settings=settings))
     words = export.command(config)
     monkeypatch.setattr("dcpg.config.resolve.available_cores", lambda: 64)
-    assert commanded(words, capsys, monkeypatch, tmp_path) == config
+    monkeypatch.setattr("dcpg.machine.automatic.has_bf16", lambda device: True)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert settled(commanded(words, capsys, monkeypatch, tmp_path)) == config
 
 
 def test_a_milestone_is_evaluated_if_the_run_did_not(trained: Path, tmp_path: Path) -> None:
