@@ -59,8 +59,9 @@ class Algorithm:
         assert self.tau is not None
         if (at.line, at.epoch, at.minibatch) == (1, 0, 0):
             self.observer.before_update(self.tau)
+        tau = self.tau.on(self.loader.device)
         for number, line in enumerate(method.policy_phase, 1):  # lines 5-7
-            self.optimise(number, line, self.tau)
+            self.optimise(number, line, tau)
         if method.auxiliary_phase:
             self.B.add(at.rollout, self.tau)  # line 8
             if (at.rollout + 1) % method.N_pi == 0:

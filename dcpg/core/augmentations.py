@@ -40,9 +40,9 @@ class Augmentation(NamedTuple):
     apply: Callable[[Tensor, Tensor], Tensor]  # images [b, H, W, 3], parameters [b, k] -> new images
 
 
-def _length(pixels: Tensor | int, images: Tensor) -> Tensor:
+def _length(pixels: Tensor, images: Tensor) -> Tensor:
     """Scale a length in pixels of a 64 x 64 image to these images, rounded down."""
-    return torch.as_tensor(pixels, device=images.device) * images.shape[1] // 64
+    return pixels * images.shape[1] // 64
 
 
 def _uniform(b: int, k: int, generator: Generator) -> Tensor:
@@ -61,7 +61,7 @@ def crop_draw(b: int, generator: Generator) -> Tensor:
 def crop(images: Tensor, shifts: Tensor) -> Tensor:
     """Pad by repeating the border, then crop to the original size at a random position."""
     b, height, width, _ = images.shape
-    pad = int(_length(PAD, images))
+    pad = PAD * height // 64
     shift = (shifts * (2 * pad + 1)).long().clamp(max=2 * pad) - pad
     # clamped indices repeat the border, without a padded copy
     rows = (torch.arange(height, device=images.device) + shift[:, :1]).clamp(0, height - 1)

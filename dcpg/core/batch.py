@@ -55,6 +55,10 @@ class Batch:
             part = slice(len(self) * k // parts, len(self) * (k + 1) // parts)
             yield self._map(lambda x, part=part: x[part] if x.numel() else x)
 
+    def pinned(self) -> Self:
+        """The batch in page-locked memory, from which a copy to a GPU does not wait."""
+        return self._map(lambda x: x.pin_memory() if x.device.type == "cpu" else x)
+
     def to(self, device: torch.device) -> Self:
         return self if device.type == "cpu" else self._map(lambda x: x.to(device, non_blocking=True))
 

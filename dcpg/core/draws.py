@@ -58,7 +58,7 @@ def draw_pairs(batch: Batch, tau: Rollout, generator: torch.Generator, actions: 
     others = rows[first + (chance * (last - first)).long()]
     return replace(
         batch,
-        other_frames=tau.frames.flatten(0, 1).index_select(0, others),
+        other_frames=tau.frames.flatten(0, 1).index_select(0, others.to(tau.frames.device)),
         other_is_earlier=(counts[others] < counts[batch.rows]).float(),
     )
 

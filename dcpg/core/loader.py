@@ -14,6 +14,8 @@ from dcpg.core.rollout import Rollout
 from dcpg.ranks import ALONE, Ranks, groups
 from dcpg.seeding import generator
 
+AHEAD = {"cpu": 1, "cuda": 4}  # minibatches of B that are opened ahead, each by a thread of its own
+
 
 class Loader:
     """Makes the minibatches of a line. With shards, every minibatch takes equally from each group of environments."""
@@ -27,10 +29,12 @@ class Loader:
         device: torch.device,
         shards: int = 1,
         ranks: Ranks = ALONE,
+        ahead: int = 0,  # 0: as many as suit the device
     ) -> None:
         self.seed, self.actions, self.device, self.ranks = seed, actions, device, ranks
         self.groups = groups(shards, num_envs * ranks.size, ranks)
-        self.opener = ThreadPoolExecutor(1, "segments")  # opens the next minibatch of B while the current one trains
+        self.ahead = ahead or AHEAD[device.type]
+        self.opener = ThreadPoolExecutor(self.ahead, "segments")  # opens minibatches of B while the current one trains
 
     def open(self, line: Optimise, data: Rollout | Buffer, rollout: int, number: int) -> Minibatches:
         """The minibatches of the `number`-th line in a rollout."""
@@ -39,6 +43,10 @@ class Loader:
     def generators(self, name: str, *place: int) -> list[torch.Generator]:
         """One generator per group, keyed by its purpose and the position of the loop."""
         return [generator(self.seed, name, *place, *group.key) for group in self.groups]
+
+    def staged(self, batch: Batch) -> Batch:
+        """A batch on the CPU, ready for its copy to the device."""
+        return batch.pinned() if self.device.type == "cuda" else batch
 
 
 class Minibatches:
@@ -50,7 +58,7 @@ class Minibatches:
         self.count = line.data.minibatches_of(len(data) * loader.ranks.size)
         self.opens_ahead = isinstance(data, Buffer)
         self._epoch, self._splits = -1, list[tuple[Tensor, ...]]()
-        self._ahead: Future[list[Batch]] | None = None
+        self._opening: dict[int, Future[list[Batch]]] = {}
 
     def __len__(self) -> int:
         """The number of minibatches per epoch."""
@@ -63,13 +71,18 @@ class Minibatches:
             generators = loader.generators("order", *place)
             orders = [part.order(g) for part, g in zip(self.parts, generators, strict=True)]
             self._epoch, self._splits = epoch, [order.tensor_split(self.count) for order in orders]
-        batches = self._ahead.result() if self._ahead is not None else self._open(minibatch)
-        more = self.opens_ahead and minibatch + 1 < self.count
-        self._ahead = loader.opener.submit(self._open, minibatch + 1) if more else None
+        batches = self._opened_ahead(minibatch) if self.opens_ahead else self._open(minibatch)
         if self.line.draw is not None:
             drawing = zip(batches, self.parts, loader.generators("draw", *place, minibatch), strict=True)
             batches = [self.line.draw(batch, part, g, loader.actions) for batch, part, g in drawing]
-        return [batch.to(loader.device) for batch in batches]
+        return [loader.staged(batch).to(loader.device) for batch in batches]
+
+    def _opened_ahead(self, minibatch: int) -> list[Batch]:
+        for number in range(minibatch, min(minibatch + self.loader.ahead + 1, self.count)):
+            if number not in self._opening:
+                self._opening[number] = self.loader.opener.submit(self._open, number)
+        return self._opening.pop(minibatch).result()
 
     def _open(self, minibatch: int) -> list[Batch]:
-        return [part.minibatch(split[minibatch]) for part, split in zip(self.parts, self._splits, strict=True)]
+        chosen = zip(self.parts, self._splits, strict=True)
+        return [self.loader.staged(part.minibatch(split[minibatch])) for part, split in chosen]

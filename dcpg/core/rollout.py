@@ -62,7 +62,7 @@ class Rollout:
         """The transitions at `rows` of the flattened [T, N]."""
 
         def flat(x: Tensor) -> Tensor:
-            return x.flatten(0, 1).index_select(0, rows)
+            return x.flatten(0, 1).index_select(0, rows.to(x.device))
 
         T = self.actions.shape[0]
         return Batch(
@@ -75,6 +75,11 @@ class Rollout:
             advantages=flat(self.advantages),
             old_values={head: flat(x[:T]) for head, x in self.values.items()},
         )
+
+    def on(self, device: torch.device) -> Rollout:
+        """This rollout with its frames on a device; all other tensors are small and stay on the CPU."""
+        frames = self.frames.to(device)
+        return self if frames is self.frames else dataclasses.replace(self, frames=frames)
 
     def order(self, generator: torch.Generator) -> Tensor:
         """The rows of all valid transitions, shuffled."""

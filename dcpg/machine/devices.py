@@ -17,8 +17,13 @@ COMPUTE_CAPABILITY = 8  # from which GPUs compute bfloat16
 
 
 def device_of(config: Config) -> torch.device:
-    """The device that `machine.device` names; one that this machine does not have is refused."""
-    name, device = config.machine.device, device_named(config.machine.device)
+    """The device of a run; one that this machine does not have is refused."""
+    return checked_device(config.machine.device)
+
+
+def checked_device(name: str) -> torch.device:
+    """The device of this process that a name means; one that this machine does not have is refused."""
+    device = device_named(name)
     if device.type == "cuda" and processes_here() > 1:
         if device.index is not None:
             raise BadInput(f"machine.device is {name!r}, but torchrun gives each process its own; use cuda.")
@@ -41,6 +46,14 @@ def device_named(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise BadInput(f"machine.device must be auto, cpu, cuda or cuda:N; got {name!r}.")
     return device
+
+
+def prepare(device: torch.device) -> None:
+    """Set how a GPU computes float32, whatever the surroundings say: docs/performance.md has the reasons."""
+    if device.type == "cuda":
+        torch.backends.cudnn.allow_tf32 = True
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.deterministic = True
 
 
 def has_bf16(device: torch.device) -> bool:

@@ -20,6 +20,7 @@ import torch
 from dcpg.config.build import known_spaces
 from dcpg.config.schema import Config
 from dcpg.core.encoders import encoder_class
+from dcpg.core.loader import AHEAD
 from dcpg.core.method import Method, Optimise, Tau
 from dcpg.core.networks import Network
 from dcpg.envs.base import Spaces
@@ -71,17 +72,21 @@ def needs_of(config: Config, spaces: Spaces) -> Needs:
     frames = config.rollout_size * math.prod(spaces.shape) * spaces.dtype.itemsize
     tau = frames / (COMPRESSION if spaces.dtype == np.uint8 else 1) + 64 * config.rollout_size
     buffer = method.N_pi * (tau + 4 * spaces.actions * config.rollout_size) if method.auxiliary_phase else 0.0
-    computing = 2 * weights + moments + KEPT * max(_step_bytes(config, method, line, spaces) for line in method.lines)
+    device = device_of(config).type
+    graph, gathered = map(max, zip(*(_step_bytes(config, method, line, spaces) for line in method.lines), strict=True))
+    opened = (AHEAD[device] + 1) * gathered  # this minibatch and those of B that are opened ahead
+    computing = 2 * weights + moments + KEPT * (graph + opened)
     environments = config.env.num_envs / processes() + config.evaluation.episodes
     own = PROGRAM + ENVIRONMENT * environments + (frames + tau + buffer) / processes()
-    on_device = device_of(config).type != "cpu"
+    on_device = device != "cpu"
+    saved = weights + moments
     milestones = config.steps // config.keep_every if config.keep_every else 0
     return Needs(
-        memory=processes_here() * (own + (2 * (weights + moments) if on_device else computing + weights + moments)),
+        memory=processes_here() * (own + (2 * (saved + opened) if on_device else computing + saved)),
         buffer=buffer,
-        device=computing if on_device else 0.0,
+        device=computing + frames / processes() if on_device else 0.0,
         # a phase's first checkpoint is written before the previous phase's is removed, so B may be on disk twice
-        disk=CHECKPOINTS * (weights + moments) + 2 * (tau + buffer) + milestones * weights + config.rollouts * ROW,
+        disk=CHECKPOINTS * saved + 2 * (tau + buffer) + milestones * weights + config.rollouts * ROW,
     )
 
 
@@ -91,14 +96,14 @@ def known_needs(config: Config) -> Needs | None:
     return needs_of(config, spaces) if spaces is not None else None
 
 
-def _step_bytes(config: Config, method: Method, line: Optimise, spaces: Spaces) -> float:
-    """Bytes of one optimiser step: its minibatch, and the graph of one chunk or of the whole minibatch."""
+def _step_bytes(config: Config, method: Method, line: Optimise, spaces: Spaces) -> tuple[float, float]:
+    """Bytes of one optimiser step: the graph of one chunk or of the whole minibatch, and the frames of a minibatch."""
     samples, frames = _minibatch(config, line)
     chunk = min(config.machine.chunk, samples)
     held, passing = _graph_bytes(config, spaces)
     graph = _views(method, line) * len(method.networks) * (frames if line.couples else chunk) * held
     gathered = _views(method, line) * frames * math.prod(spaces.shape) * spaces.dtype.itemsize
-    return graph + chunk * passing + 2 * gathered  # twice: the next minibatch of B is loaded ahead
+    return graph + chunk * passing, gathered
 
 
 def _minibatch(config: Config, line: Optimise) -> tuple[int, int]:

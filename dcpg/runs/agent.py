@@ -16,7 +16,7 @@ from dcpg.core.actor import Actor, sample_actions
 from dcpg.envs.base import Spaces, VectorEnv
 from dcpg.errors import BadInput, NoValidCheckpoint
 from dcpg.machine.automatic import settled
-from dcpg.machine.devices import device_of
+from dcpg.machine.devices import device_of, prepare
 from dcpg.seeding import generator
 from dcpg.storage.checkpoint import Damaged
 from dcpg.storage.rundir import RunDirectory
@@ -38,6 +38,7 @@ class Agent:
             device = device_of(config)
         except BadInput:  # trained on an accelerator that this machine does not have
             device = torch.device("cpu")
+        prepare(device)
         self.network = network.to(device)
         self.actor = Actor(self.network, tuple(self.method.targets), config.machine.chunk, device)
         self._acted = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,63 +12,78 @@ from typing import Any
 import torch
 
 from dcpg.config.resolve import resolve
-from dcpg.errors import BadInput, DcpgError
-from dcpg.machine.devices import device_of
-from dcpg.tools.measurement import PARTS, Measurement
+from dcpg.errors import DcpgError
+from dcpg.machine.automatic import settled
+from dcpg.machine.devices import cpu_name, device_of, has_bf16
+from dcpg.tools.measurement import DTYPES, PARTS, Measurement
 
 DEFAULT_METHODS = ("ppo", "ppg", "dcpg", "ddcpg")
 GAME = "starpilot"  # its frames compress worst of all games, so B is at its largest
 
 
 def bench(methods: Sequence[str], preset: str, settings: Mapping[str, Any], memory: bool) -> dict[str, Any]:
-    """The figures of several methods, each measured in a process of its own."""
-    for name in methods:  # wrong input is refused before anything is measured
-        if device_of(resolve(name, GAME, preset=preset, settings=settings)).type != "cpu":
-            raise BadInput("dcpg bench measures CPUs only, so far.")
+    """The figures of several methods in both precisions, each measured in a process of its own.
+
+    A method's own figures are in float32 unless the settings name a precision. bfloat16 is measured where it is native,
+    or asked for: elsewhere it is emulated, and takes many times as long.
+    """
+    settings = {"machine.precision": "fp32"} | dict(settings)
+    configs = [settled(resolve(name, GAME, preset=preset, settings=settings)) for name in methods]  # refuses bad input
+    device, asked = device_of(configs[0]), configs[0].machine.precision
+    precisions = [asked, *(p for p in DTYPES if p != asked and (p == "fp32" or has_bf16(device)))]
+    if "bf16" not in precisions:
+        print("Only float32 is measured: this device does not compute bfloat16 natively.", file=sys.stderr)
     found: dict[str, Any] = {"machine": {}, "methods": {}}
     for number, name in enumerate(methods, 1):
-        print(f"Measuring {name} ({number} of {len(methods)}) ...", file=sys.stderr)
-        asked = {"method": name, "preset": preset, "settings": dict(settings), "memory": memory}
-        command = [sys.executable, "-m", "dcpg.tools.bench", json.dumps(asked)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (this interpreter)
-        if done.returncode:
-            last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-            raise DcpgError(f"The measurement of {name} failed: {last[0]}")
-        found["methods"][name] = result = json.loads(done.stdout.splitlines()[-1])
-        found["machine"] = result.pop("machine")
+        figures: dict[str, Any] = {}
+        for precision in precisions:
+            print(f"Measuring {name} in {precision} ({number} of {len(methods)}) ...", file=sys.stderr)
+            own = {**settings, "machine.precision": precision}
+            figures[precision] = _measured({"method": name, "preset": preset, "settings": own, "memory": memory})
+            found["machine"] = figures[precision].pop("machine")
+        found["methods"][name] = {**figures[asked], "precisions": figures}
     if not memory:
         found["machine"]["matmul_gflops"] = median(m["matmul_gflops"] for m in found["methods"].values())
     return found
 
 
+def _measured(asked: Mapping[str, Any]) -> dict[str, Any]:
+    command = [sys.executable, "-m", "dcpg.tools.bench", json.dumps(asked)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (this interpreter)
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise DcpgError(f"The measurement of {asked['method']} failed: {last[0]}")
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
 def main(asked: str) -> None:
-    """`python -m dcpg.tools.bench {...}`: one method, as JSON."""
+    """`python -m dcpg.tools.bench {...}`: one method in one precision, as JSON."""
     a = json.loads(asked)
     measurement = Measurement(resolve(a["method"], GAME, preset=a["preset"], settings=a["settings"]))
     result = measurement.memory() if a["memory"] else measurement.costs()
-    print(json.dumps({"machine": {"threads": torch.get_num_threads(), "cpu": cpu_name()}, **result}))
-
-
-def cpu_name() -> str:
-    """The processor, as the system names it."""
-    try:
-        with open("/proc/cpuinfo") as lines:
-            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+    device = measurement.device
+    machine: dict[str, Any] = {"threads": torch.get_num_threads(), "cpu": cpu_name()}
+    if device.type == "cuda":
+        machine["gpu"] = torch.cuda.get_device_name(device)
+    print(json.dumps({"machine": machine, **result}))
 
 
 def shown(found: dict[str, Any]) -> str:
-    """The figures as tables."""
-    machine, methods = found["machine"], found["methods"]
-    title = f"{machine['cpu']}, {machine['threads']} threads"
+    """The figures as tables, with a row for each method and precision."""
+    machine = found["machine"]
+    rows = {(n, p): figures for n, method in found["methods"].items() for p, figures in method["precisions"].items()}
+    title = f"{machine['cpu']}, {machine['threads']} threads" + (f", {machine['gpu']}" if "gpu" in machine else "")
 
     def table(columns: Mapping[str, str], form: str, group: str = "") -> list[str]:
-        """Columns are heading -> key of a method's figures, or of a group of them."""
+        """Columns are heading -> key of a row's figures, or of a group of them."""
         width = int(form.partition(".")[0])
-        rows = {name: m[group] if group else m for name, m in methods.items()}
-        head = f"{'':14s}" + "".join(f"{heading:>{width}s}" for heading in columns)
-        return [head, *(f"{n:14s}" + "".join(f"{row[k]:{form}}" for k in columns.values()) for n, row in rows.items())]
+        head = f"{'':20s}" + "".join(f"{heading:>{width}s}" for heading in columns)
+        lines = [head]
+        for (name, precision), figures in rows.items():
+            of = figures[group] if group else figures
+            lines.append(f"{name:14s}{precision:6s}" + "".join(f"{of[k]:{form}}" for k in columns.values()))
+        return lines
 
     if "matmul_gflops" not in machine:
         columns = {"peak GB": "peak_memory_gb", "of it B": "buffer_gb", "bound": "bound_gb"}
@@ -82,12 +96,26 @@ def shown(found: dict[str, Any]) -> str:
         f"{title}, {machine['matmul_gflops']:.0f} GFLOP/s in a matrix multiply",
         "\nmilliseconds per environment step",
         *table({part: part for part in (*PARTS, "cycle")}, "12.3f", "ms_per_step"),
-        "\nshare of the matrix-multiply rate (61 MFLOP a frame forward, 183 a training pass)",
+        "\nshare of the matrix-multiply rate in the same precision (61 MFLOP a frame forward, 183 a training pass)",
         *table({part: part for part in ("training_pass", "acting", "cycle")}, "14.0%", "ratio"),
         "",
         *table(columns, "14.2f"),
+        *_comparison(found["methods"]),
     ]
     return "\n".join(lines)
+
+
+def _comparison(methods: Mapping[str, Any]) -> list[str]:
+    """What bfloat16 takes of float32's time, had the machine multiplied float32 matrices at one rate throughout."""
+    both = {name: m["precisions"] for name, m in methods.items() if set(DTYPES) <= set(m["precisions"])}
+    if not both:
+        return []
+    cost = {
+        name: {p: figures["ms_per_step"]["cycle"] * figures["matmul_fp32_gflops"] for p, figures in of.items()}
+        for name, of in both.items()
+    }
+    shares = "".join(f"   {name} {c['bf16'] / c['fp32']:.2f}" for name, c in cost.items())
+    return ["", f"a cycle in bf16 takes, of its time in fp32 at equal rates:{shares}"]
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 NEEDED = (
@@ -33,7 +34,7 @@ def checks() -> list[tuple[str, bool, str]]:
         except PackageNotFoundError:
             rows.append((name, True, f"not installed, optional: {advice}"))
     if all(passed for _, passed, _ in rows):
-        rows += [_procgen(), _device()]
+        rows += [_procgen(), _device(), _bfloat16()]
     free = shutil.disk_usage(".").free / 1e9
     rows.append(
         ("disk", free > 1, f"{free:.0f} GB free here" + ("" if free > 1 else ": make room, a run needs up to 1 GB"))
@@ -63,6 +64,28 @@ def _procgen() -> tuple[str, bool, str]:
 def _device() -> tuple[str, bool, str]:
     import torch
 
+    from dcpg.machine.devices import cpu_name
+
     if torch.cuda.is_available():
-        return "device", True, f"cuda: {torch.cuda.get_device_name(0)} (use --device cuda)"
-    return "device", True, f"cpu, {torch.get_num_threads()} threads"
+        name = torch.cuda.get_device_name(0)
+        return "device", True, f"cuda: {name}; dcpg doctor --device cuda says whether its numbers are right"
+    return "device", True, f"cpu: {cpu_name()}, {torch.get_num_threads()} threads"
+
+
+def _bfloat16() -> tuple[str, bool, str]:
+    from dcpg.machine.devices import device_named, has_bf16, native_bf16
+
+    device = device_named("auto")
+    if not has_bf16(device):
+        return "bfloat16", True, f"not native on this {device.type}: machine.precision=auto means fp32"
+    how = f" ({', '.join(native_bf16())})" if device.type == "cpu" else ""
+    return "bfloat16", True, f"native{how}: machine.precision=auto means bf16 with --preset laptop"
+
+
+def device_checks(name: str) -> Iterator[tuple[str, bool, str]]:
+    """A small stored case of every method on a device, in float32, against the numbers of a CPU."""
+    from dcpg.machine.devices import checked_device
+    from dcpg.tools.reference import TOLERANCE, differences
+
+    for method, difference in differences(checked_device(name)):
+        yield f"{method} on {name}", difference <= TOLERANCE, f"off by {difference:.1e}, at most {TOLERANCE:g} allowed"

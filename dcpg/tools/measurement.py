@@ -28,7 +28,7 @@ from dcpg.core.actor import sample_actions
 from dcpg.core.batch import Batch
 from dcpg.core.buffer import Buffer
 from dcpg.core.collector import with_rewards
-from dcpg.core.encoders import Impala, Net
+from dcpg.core.encoders import Encoder, Net
 from dcpg.core.method import B, Optimise
 from dcpg.core.networks import Network
 from dcpg.core.observer import LoopObserver
@@ -47,19 +47,28 @@ ACTING_STEPS = 16  # steps of all environments in one turn
 NAIVE_FRAMES = 1024  # an auxiliary minibatch
 MATRIX, MULTIPLIES = 1024, 4  # a probe of the rate multiplies two matrices of this size 4 times, in about 50 ms
 PROBE_EVERY = 8  # chunks of frames between two probes within a piece of work
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 FORWARD = 61.0  # MFLOP of one 64 x 64 frame through the paper's encoder, by convention; a training pass is three times
 
 
 def seconds_of(work: Callable[[], Any]) -> float:
-    """The time that some work takes."""
+    """The time that some work takes, on a GPU until it has finished there."""
+    _wait_for_gpu()
     start = time.perf_counter()
     work()
+    _wait_for_gpu()
     return time.perf_counter() - start
 
 
-def matmul_gflops() -> float:
+def _wait_for_gpu() -> None:
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+
+
+def matmul_gflops(precision: str = "fp32", device: torch.device | str = "cpu") -> float:
     """The rate at which two square matrices are multiplied, now."""
-    a, out = torch.ones(MATRIX, MATRIX), torch.empty(MATRIX, MATRIX)
+    a = torch.ones(MATRIX, MATRIX, dtype=DTYPES[precision], device=device)
+    out = torch.empty_like(a)
     with torch.no_grad():
         torch.mm(a, a, out=out)  # brings them into the cache
         seconds = seconds_of(lambda: [torch.mm(a, a, out=out) for _ in range(MULTIPLIES)])
@@ -74,33 +83,34 @@ class Work:
     per_step: float  # how often a cycle does it for each environment step
     run: Callable[[], Any]
     trains: bool = False  # computes gradients
-    # seconds, GFLOP that matrix multiplies would have done meanwhile, frames through an encoder (x 3 with a gradient)
-    turns: list[tuple[float, float, int]] = field(default_factory=list)
+    # seconds, GFLOP that matrix multiplies would have done meanwhile in the run's precision and in float32, frames
+    # through an encoder (x 3 with a gradient)
+    turns: list[tuple[float, float, float, int]] = field(default_factory=list)
 
 
 def per_step(works: Sequence[Work]) -> list[float]:
     """Seconds, possible GFLOP and passes of the works for each environment step; the first turn is not counted."""
     medians = [work.per_step * np.median(work.turns[1:], axis=0) for work in works]
-    return [float(x) for x in sum(medians, np.zeros(3))]
+    return [float(x) for x in sum(medians, np.zeros(4))]
 
 
 class Measurement:
     """One method at its true sizes in this process: the parts of a run, and a rollout to train on."""
 
     def __init__(self, config: Config) -> None:
-        self.config, self.method = config, config.declared()
         self.trainer = Trainer(config, RunDirectory(Path("unused"), writes=False))
+        self.config, self.method = self.trainer.config, self.trainer.method  # with nothing automatic left
         self.trainer.collector.observer = LoopObserver()  # nothing is saved on the way
         self.env, self.network, self.algorithm = self.trainer.env, self.trainer.network, self.trainer.algorithm
         self.actor, self.B = self.trainer.collector.actor, self.algorithm.B
-        self.encode = self.network.encode
+        self.encode, self.device = self.network.encode, self.algorithm.loader.device
         self.tau = self.sample(0)
 
     def sample(self, rollout: int) -> Rollout:
         """Real frames under random actions: with features of zero the policy is uniform and costs nothing."""
 
         def zeros(encoder: str, frames: Tensor, chunk: int) -> Tensor:
-            return torch.zeros(len(frames), self.config.network.features)
+            return torch.zeros(len(frames), self.config.network.features, device=frames.device)
 
         self.network.encode = zeros  # type: ignore[method-assign]
         tau = self.trainer.collector.sample(rollout)
@@ -111,17 +121,25 @@ class Measurement:
         """`Network.encode`, with passes counted and the machine's rate probed now and then."""
         self.calls += 1
         if self.calls % PROBE_EVERY == 0:
-            self.excluded += seconds_of(lambda: self.rates.append(matmul_gflops()))
+            self.excluded += seconds_of(self.probe)
         features = self.encode(encoder, frames, chunk)
         self.passes += (3 if features.requires_grad else 1) * len(features)
         return features
 
+    def probe(self) -> None:
+        """Time matrix multiplies in the run's precision, and in float32 to compare precisions at equal rates."""
+        own = self.config.machine.precision
+        rate = matmul_gflops(own, self.device)
+        self.rates.append((rate, rate if own == "fp32" else matmul_gflops("fp32", self.device)))
+
     def measure(self, work: Work) -> None:
         """One turn of some work; what is excluded, such as the probes within it, is not part of its time."""
-        self.passes, self.calls, self.excluded, self.rates = 0, 0, 0.0, [matmul_gflops()]
+        self.passes, self.calls, self.excluded, self.rates = 0, 0, 0.0, list[tuple[float, float]]()
+        self.probe()
         seconds = seconds_of(work.run) - self.excluded
-        self.rates.append(matmul_gflops())
-        work.turns.append((seconds, seconds * mean(self.rates), self.passes))
+        self.probe()
+        own, float32 = map(mean, zip(*self.rates, strict=True))
+        work.turns.append((seconds, seconds * own, seconds * float32, self.passes))
 
     def costs(self) -> dict[str, Any]:
         """All kinds of work in turns, and the naive path last, which takes much memory."""
@@ -133,10 +151,10 @@ class Measurement:
         peak, papers = peak_gb(), self.config.network == Net() and self.config.env.frame_size == 64
         forward = FORWARD if papers else encoder_mflop(self.network, self.env.shape)
         ms = {part: 1e3 * per_step([w for w in works if w.part == part])[0] for part in PARTS}
-        seconds, gflop, passes = per_step(works)
+        seconds, gflop, float32_gflop, passes = per_step(works)
 
         def ratio(some: Sequence[Work]) -> float:
-            _, gflop, passes = per_step(some)
+            _, gflop, _, passes = per_step(some)
             return forward * passes / (1e3 * gflop)
 
         return {
@@ -144,6 +162,7 @@ class Measurement:
             "ms_per_step": {**ms, "cycle": 1e3 * seconds},
             "mflop_per_step": forward * passes,
             "matmul_gflops": gflop / seconds,
+            "matmul_fp32_gflops": float32_gflop / seconds,
             "ratio": {
                 "training_pass": ratio([w for w in works if w.trains]),
                 "acting": ratio([w for w in works if w.part == "acting"]),
@@ -151,6 +170,7 @@ class Measurement:
             },
             "speedup_over_naive": self.speedup_over_naive(),
             "peak_memory_gb": peak,
+            **self.device_memory(),
         }
 
     def collection(self) -> Iterator[Work]:
@@ -220,10 +240,10 @@ class Measurement:
         self.step(line, self.load(line))
 
     def speedup_over_naive(self) -> float:
-        """How many times as long a training pass of the encoder takes in plain PyTorch."""
+        """How many times as long a training pass of the encoder takes in plain PyTorch and float32."""
         encoder, head = self.network.get_submodule("theta"), self.network.get_submodule("policy")
-        assert isinstance(encoder, Impala)
-        batch = self.tau.minibatch(torch.arange(min(NAIVE_FRAMES, len(self.tau))))
+        assert isinstance(encoder, Encoder)
+        batch = self.tau.minibatch(torch.arange(min(NAIVE_FRAMES, len(self.tau)))).to(self.device)
         plain = contiguous(encoder)
 
         def naive() -> None:
@@ -259,7 +279,15 @@ class Measurement:
             env.close()
         buffer = sum(len(segment) for kept in self.B.rollouts.values() for segment in kept.segments)
         bound = self.trainer.needs.memory
-        return {"peak_memory_gb": peak_gb(), "buffer_gb": buffer / 1e9, "bound_gb": bound / 1e9}
+        return {
+            "peak_memory_gb": peak_gb(), "buffer_gb": buffer / 1e9, "bound_gb": bound / 1e9, **self.device_memory(),
+        }  # fmt: skip
+
+    def device_memory(self) -> dict[str, float]:
+        """The peak memory on a GPU."""
+        if self.device.type == "cpu":
+            return {}
+        return {"peak_device_gb": torch.cuda.max_memory_allocated(self.device) / 1e9}
 
 
 def encoder_mflop(network: Network, shape: tuple[int, ...]) -> float:
@@ -267,15 +295,15 @@ def encoder_mflop(network: Network, shape: tuple[int, ...]) -> float:
     from torch.utils.flop_counter import FlopCounterMode
 
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        network.get_submodule("theta")(torch.zeros(1, *shape))
+        network.get_submodule("theta")(torch.zeros(1, *shape, device=next(network.parameters()).device))
     return float(counter.get_total_flops()) / 1e6
 
 
-def contiguous(encoder: Impala) -> Impala:
+def contiguous(encoder: Encoder) -> Encoder:
     """A copy of an encoder in PyTorch's default memory layout."""
     return copy.deepcopy(encoder).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload,no-any-return]
 
 
-def naive_features(encoder: Impala, frames: Tensor) -> Tensor:
+def naive_features(encoder: Encoder, frames: Tensor) -> Tensor:
     """The encoder in plain PyTorch, all frames at once and in the default memory layout."""
     return encoder.walk(frames, lambda layer, x: layer(x.contiguous()))

@@ -25,7 +25,7 @@ from dcpg.core.stepper import Stepper
 from dcpg.envs.base import Spaces
 from dcpg.errors import OutOfMemory, RankLost, Stopped, StorageFailed
 from dcpg.machine.automatic import settled
-from dcpg.machine.devices import device_of
+from dcpg.machine.devices import device_of, prepare
 from dcpg.machine.memory import keep_freed_memory, memory_was_refused
 from dcpg.machine.needs import Needs, needs_of
 from dcpg.ranks import ALONE, Ranks
@@ -64,6 +64,7 @@ class Trainer(LoopObserver):
         check_fits(config, env)
         config = self.config = settled(config, Spaces.of(env))
         self.method, machine, device = config.declared(), config.machine, device_of(config)
+        prepare(device)
         self.needs = needs or needs_of(config, Spaces.of(env))
         self.network = build_network(config, env.shape, env.num_actions).to(device)
         actor = Actor(self.network, tuple(self.method.targets), machine.chunk, device)
