@@ -127,13 +127,15 @@ def bare(
     )
 
 
-def in_training(name: str, settings: Mapping[str, Any] = MappingProxyType({}), **more: Any) -> Algorithm:
+def in_training(
+    name: str, settings: Mapping[str, Any] = MappingProxyType({}), precision: str = "fp32", **more: Any
+) -> Algorithm:
     """A small algorithm that collects random rollouts, a new one each time."""
     changes = {
         k: more.pop(k) for k in list(more) if k in ("minibatches", "N_pi", "E_aux", "segments", "mask_boundaries")
     }
     method, algorithm_settings = declare(name, settings, **changes)
-    network = network_of(method)
+    network = network_of(method, precision=precision)
     return bare(method, network, algorithm_settings, lambda rollout: rollout_of(method, network, seed=rollout), **more)
 
 

@@ -89,7 +89,7 @@ def grayscale_draw(b: int, generator: Generator) -> Tensor:
 
 def grayscale(images: Tensor, nothing: Tensor) -> Tensor:
     """Replace all three channels by the luminance."""
-    return (images * images.new_tensor(GREY)).sum(3, keepdim=True).expand_as(images)
+    return (images * torch.tensor(GREY, device=images.device)).sum(3, keepdim=True).expand_as(images)
 
 
 def flip_draw(b: int, generator: Generator) -> Tensor:
@@ -186,7 +186,7 @@ def hsv_to_rgb(images: Tensor) -> Tensor:
     """The inverse of `rgb_to_hsv`."""
     hue, saturation, value = images.chunk(3, dim=-1)
     # channel n is value - value saturation max(0, min(k, 4 - k, 1)) with k = (n + 6 hue) mod 6, n = 5, 3, 1
-    k = (images.new_tensor([5.0, 3.0, 1.0]) + 6 * hue) % 6
+    k = (torch.tensor([5.0, 3.0, 1.0], device=images.device) + 6 * hue) % 6
     return value - value * saturation * torch.minimum(k, 4 - k).clamp(0, 1)
 
 

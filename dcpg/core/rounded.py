@@ -26,6 +26,7 @@ class Rounded:
         self.run: Callable[..., Tensor] = lambda weights, x: functional_call(encoder, weights, (x,))
         self.copies: dict[str, Tensor] = {}
         self._versions: list[Any] = []
+        self._weights: list[nn.Parameter] = []
 
     def __call__(self, frames: Tensor) -> Tensor:
         """Features of observations, float32."""
@@ -58,11 +59,12 @@ class Rounded:
 
     def _refresh(self) -> None:
         """Round the weights again if an optimiser step or a restored checkpoint changed them."""
-        versions = [(p._version, p.device) for p in self.encoder.parameters()]
+        weights = list(self.encoder.parameters())
+        versions = [(id(p), p._version, p.device) for p in weights]
         if versions != self._versions:
             with torch.no_grad():
                 self.copies = {name: (p * self._factor(name)).to(torch.bfloat16) for name, p in self._named()}
-            self._versions = versions
+            self._versions, self._weights = versions, weights  # held, so that no other tensor gets their id
 
 
 class _Copy(torch.autograd.Function):
