@@ -1,18 +1,23 @@
 """The figures of docs/performance.md and docs/analyses/stiffness.md that `dcpg bench` does not print.
 
     python docs/measure_performance.py                    # all of them, about half an hour at the paper's sizes
-    python docs/measure_performance.py stiffness          # one of: stiffness, discriminator, settings
+    python docs/measure_performance.py stiffness          # one of: stiffness, discriminator, settings, precision
     python docs/measure_performance.py --preset laptop    # at smaller sizes
 
 stiffness       a measurement of value stiffness, against a training pass of the same value network on the same states
 discriminator   what DDCPG's discriminator costs on top of DCPG
 settings        what DCPG costs with one setting changed
+precision       how far 200 optimiser steps of DCPG's auxiliary phase part in bfloat16 and float32; to be measured where
+                bfloat16 is native
 """
 
 from __future__ import annotations
 
 import argparse
 from statistics import median
+
+import torch
+from torch import Tensor
 
 from dcpg.config.build import known_spaces
 from dcpg.config.resolve import resolve
@@ -23,6 +28,7 @@ from dcpg.tools.measurement import TURNS, Measurement, seconds_of
 
 STATES = 1024  # of a sample; memory and time per state do not depend on their number
 PAPER_STATES = 16_384  # of a measurement in the paper
+PARTED, STRIDE = 200, 13  # optimiser steps after which precisions are compared, on every 13th frame of a new rollout
 RATE = 180.0  # GFLOP/s, to which milliseconds are scaled
 SETTINGS = (
     "env.num_envs=16", "env.num_envs=128", "rollout_length=64", "rollout_length=512", "algorithm.N_pi=8",
@@ -83,7 +89,68 @@ def print_settings(preset: str) -> None:
         )
 
 
-FIGURES = {"stiffness": print_stiffness, "discriminator": print_discriminator, "settings": print_settings}
+def parted(preset: str, steps: int) -> dict[str, tuple[float, float, float]]:
+    """How far runs part from float32 in some optimiser steps of one auxiliary phase, from the same weights and B.
+
+    For float32 in chunks of another size, which differs by rounding alone, for bfloat16, and for the unchanged network:
+    the mean |difference| of values in their standard deviations, the mean KL divergence of the policies, and the
+    distance of the weights as a share of the way that float32 went.
+    """
+    start = Measurement(resolve("dcpg", GAME, preset=preset, settings={"machine.precision": "fp32"}))
+    chunk, N_pi = start.config.machine.chunk, start.method.N_pi
+    smaller = min(chunk, len(start.tau.actions) * start.config.algorithm.segments) // 3
+    for rollout in range(N_pi):  # a real phase: the policy acts and learns, then B is full
+        tau = start.trainer.collector.sample(rollout)
+        for line in start.method.policy_phase:
+            minibatches = start.algorithm.loader.open(line, tau, rollout, 1)
+            for number in range(len(minibatches)):
+                start.step(line, minibatches.load(0, number))
+        start.B.add(rollout, tau)
+    start.algorithm.remember()
+    frames = start.trainer.collector.sample(N_pi).frames.flatten(0, 1)[::STRIDE].numpy()
+    weights = {name: value.clone() for name, value in start.network.state_dict().items()}
+
+    def trained(precision: str, chunk: int, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+        settings = {"machine.precision": precision, "machine.chunk": chunk}
+        run = Measurement(resolve("dcpg", GAME, preset=preset, settings=settings))
+        run.network.load_state_dict(weights)
+        (line,) = run.method.auxiliary_phase
+        minibatches = run.algorithm.loader.open(line, start.B, N_pi - 1, 2)
+        for step in range(steps):
+            run.step(line, minibatches.load(*divmod(step, len(minibatches))))
+        log_policy, values = run.actor(frames)
+        return log_policy, values["value"], torch.cat([p.detach().flatten() for p in run.network.parameters()])
+
+    pi, V, end = trained("fp32", chunk, steps)
+    begin = torch.cat([weights[name].flatten() for name, _ in start.network.named_parameters()])
+    others = {
+        "float32 in smaller chunks": trained("fp32", smaller, steps),
+        "bfloat16": trained("bf16", chunk, steps),
+        "before these steps": trained("fp32", chunk, 0),
+    }
+    return {
+        name: (
+            float((other_V - V).abs().mean() / V.std()),
+            float((pi.exp() * (pi - other_pi)).sum(1).mean()),
+            float((other_end - end).norm() / (begin - end).norm()),
+        )
+        for name, (other_pi, other_V, other_end) in others.items()
+    }
+
+
+def print_precision(preset: str) -> None:
+    """One row for each way to compute."""
+    print(f"\n{PARTED} optimiser steps of DCPG's auxiliary phase, compared with float32\n")
+    print("| computed in | values apart, deviations | policies apart, KL | weights apart, share of the way |")
+    print("|---|---|---|---|")
+    for name, (values, kl, weights) in parted(preset, PARTED).items():
+        print(f"| {name} | {values:.4f} | {kl:.2e} | {weights:.3f} |")
+
+
+FIGURES = {
+    "stiffness": print_stiffness, "discriminator": print_discriminator, "settings": print_settings,
+    "precision": print_precision,
+}  # fmt: skip
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -26,7 +26,7 @@ from dcpg.core.networks import Network
 from dcpg.envs.base import Spaces
 from dcpg.errors import BadInput
 from dcpg.machine import cgroup
-from dcpg.machine.devices import device_of
+from dcpg.machine.devices import device_named, device_of
 from dcpg.text import gigabytes
 from dcpg.torchrun import processes, processes_here
 
@@ -72,7 +72,7 @@ def needs_of(config: Config, spaces: Spaces) -> Needs:
     frames = config.rollout_size * math.prod(spaces.shape) * spaces.dtype.itemsize
     tau = frames / (COMPRESSION if spaces.dtype == np.uint8 else 1) + 64 * config.rollout_size
     buffer = method.N_pi * (tau + 4 * spaces.actions * config.rollout_size) if method.auxiliary_phase else 0.0
-    device = device_of(config).type
+    device = device_named(config.machine.device).type  # which the driver of a sweep need not have
     graph, gathered = map(max, zip(*(_step_bytes(config, method, line, spaces) for line in method.lines), strict=True))
     opened = (AHEAD[device] + 1) * gathered  # this minibatch and those of B that are opened ahead
     computing = 2 * weights + moments + KEPT * (graph + opened)

@@ -15,6 +15,7 @@ from dcpg.config.resolve import available_cores
 from dcpg.config.schema import Config
 from dcpg.errors import BadInput
 from dcpg.machine.automatic import settled
+from dcpg.machine.devices import device_of
 from dcpg.machine.needs import Needs, free_memory, known_needs
 from dcpg.sweep.attempt import Attempt, Outcome, could_not_run, not_started, run_attempt
 from dcpg.sweep.plan import Job, one_per_label
@@ -32,6 +33,8 @@ class Capacity:
 def capacity(jobs: Sequence[Job]) -> Capacity:
     """How many runs would fit if all were as large as the largest; at least one."""
     configs = [settled(job.config) for job in one_per_label(jobs).values()]
+    for config in configs:
+        device_of(config)  # refuses what this machine does not have
     threads = max(c.machine.threads for c in configs)
     memory, free = max(run_needs(c).memory for c in configs), free_memory()
     limits = [

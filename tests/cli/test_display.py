@@ -16,6 +16,7 @@ from dcpg.cli.sweep_display import SweepDisplay, picture
 from dcpg.config.resolve import resolve
 from dcpg.envs.base import Spaces
 from dcpg.machine import estimate
+from dcpg.machine.automatic import settled
 from dcpg.machine.estimate import training
 from dcpg.machine.needs import Needs
 from dcpg.methods import METHODS
@@ -30,7 +31,7 @@ ROW = Metrics(
     reward_variance=1.0, more={},
 )  # fmt: skip
 EVALUATION = Evaluation(k=1, rollout=2, steps=256, splits={"train": split(4.25), "test": split(3.5)})
-CONFIG = resolve("dcpg", "maze", preset="tiny")
+CONFIG = settled(resolve("dcpg", "maze", preset="tiny"))
 
 
 @pytest.fixture

@@ -89,8 +89,8 @@ def test_the_probability_ratio_starts_at_one() -> None:
         return float((ratio - 1).abs().mean())
 
     assert deviation("bf16") < 0.01
-    assert deviation("fp32") > 0.01
-    assert float((out.value("value") - acted["bf16"][1]["value"]).abs().mean()) < 0.01
+    assert deviation("fp32") > max(2 * deviation("bf16"), 0.001)
+    assert float((out.value("value").detach() - acted["bf16"][1]["value"]).abs().mean()) < 0.01
 
 
 def test_heads_compute_in_float32() -> None:

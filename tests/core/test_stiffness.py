@@ -20,10 +20,11 @@ from tests.small import ACTIONS, declare
 
 
 def network_of(name: str, shape: tuple[int, ...], seed: int = 0) -> Network:
+    """The network of a method, "METHOD" or "METHOD on ENCODER"."""
+    name, _, encoder = name.partition(" on ")
     method, _ = declare(name)
-    network = Network(method.networks, shape, ACTIONS, Net(channels=(4, 6), features=16)).initialise(
-        generator(seed, "network")
-    )
+    net = Net(encoder=encoder or "impala", channels=(4, 6), features=16)
+    network = Network(method.networks, shape, ACTIONS, net).initialise(generator(seed, "network"))
     with torch.no_grad():  # biases away from zero, so that their gradients count
         for k, p in enumerate(network.parameters()):
             p.add_(0.1 * torch.randn(p.shape, generator=generator(seed, "noise", k)))
@@ -58,6 +59,7 @@ def pairs(rows: torch.Tensor) -> float:
 
 
 CASES = [("ppo", "value", (16, 16, 3)), ("ppg", "value", (17, 20, 3)), ("dcpg", "value", (7,))]
+CASES += [("dcpg on impoola", "value", (16, 20, 3))]
 
 
 @pytest.mark.parametrize(("name", "head", "shape"), CASES)

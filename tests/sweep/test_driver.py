@@ -213,3 +213,19 @@ def test_a_place_where_nothing_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match=r"cannot be written to .*choose another --out"):
         drive_once(tmp_path / "file" / "sweep")
+
+
+def test_what_is_automatic_is_resolved_once_for_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the driver's machine; a sweep that goes on elsewhere keeps what its first runs have."""
+    plan = planned(preset="laptop", steps=8192)
+    seen = []
+    monkeypatch.setattr("dcpg.machine.automatic.has_bf16", lambda device: True)
+    engine, _, _ = drive_once(tmp_path, {NAMES[1]: [(0, 8192)]}, plan=plan, then=lambda: None)
+    seen += [attempt.config["machine"]["precision"] for attempt in engine.attempts]
+    machines = [job.config.machine for job in engine.jobs.values()]
+    assert {(m.device, m.precision) for m in machines} == {("cpu", "bf16")}
+    assert all(m.chunk > 0 for m in machines)
+    monkeypatch.setattr("dcpg.machine.automatic.has_bf16", lambda device: False)
+    engine, _, _ = drive_once(tmp_path, plan=planned(preset="laptop", steps=8192, seeds=3))
+    assert {job.config.machine.precision for job in engine.jobs.values()} == {"bf16"}
+    assert len(engine.jobs) == 2  # the new seed alone

@@ -36,7 +36,7 @@ def test_how_many_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "free_memory", lambda: 100 * most)
     wide = planned(set={"machine": {"threads": 3}})
     assert capacity(wide.jobs).runs == 2
-    with pytest.raises(BadInput, match="must be cpu, cuda or"):
+    with pytest.raises(BadInput, match="must be auto, cpu, cuda or"):
         capacity(planned(set={"machine": {"device": "abacus"}}).jobs)
 
 

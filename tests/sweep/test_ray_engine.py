@@ -14,12 +14,13 @@ from dcpg.config.build import known_spaces
 from dcpg.config.resolve import resolve
 from dcpg.config.schema import Config
 from dcpg.errors import BadInput, DcpgError
+from dcpg.machine.automatic import settled
 from dcpg.machine.needs import needs_of
 from dcpg.sweep.ray.engine import RayEngine, _describe, _fits, _largest, _runs_on, demand
 
 
 def config(device: str = "cpu", **machine: int) -> Config:
-    whole = resolve("ddcpg", "bigfish", settings={"machine.threads": 4})
+    whole = settled(resolve("ddcpg", "bigfish", settings={"machine.threads": 4, "machine.device": "cpu"}))
     return dataclasses.replace(whole, machine=dataclasses.replace(whole.machine, device=device, **machine))
 
 

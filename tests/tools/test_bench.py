@@ -8,6 +8,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ import torch
 from dcpg.config.resolve import resolve
 from dcpg.core.encoders import Impala, Net
 from dcpg.core.networks import Network, Outputs
+from dcpg.machine.devices import has_bf16
 from dcpg.seeding import generator
 from dcpg.tools import bench, measurement
 from dcpg.tools.measurement import Measurement
@@ -96,7 +98,7 @@ def test_a_whole_naive_minibatch_has_the_loss_and_gradients_of_the_loops_step(na
 )
 def test_passes_are_counted(name: str, mflop: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurement, "encoder_mflop", lambda network, shape: 61.0)
-    monkeypatch.setattr(measurement, "matmul_gflops", lambda: 100.0)
+    monkeypatch.setattr(measurement, "matmul_gflops", lambda precision, device: 100.0)
     monkeypatch.setattr(measurement, "NAIVE_FRAMES", 8)
     result = Measurement(resolve(name, bench.GAME, preset="tiny")).costs()
     assert result["mflop_per_step"] == pytest.approx(mflop)
@@ -125,7 +127,6 @@ def test_the_command_prints_the_contract() -> None:
     command = [sys.executable, "-m", "dcpg", "bench", "--method", "dcpg", "--preset", "tiny"]
     done = subprocess.run([*command, "--json"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == "Measuring dcpg (1 of 1) ...\n"
     found = json.loads(done.stdout)
     assert {"matmul_gflops", "threads", "cpu"} <= set(found["machine"])
     method = found["methods"]["dcpg"]
@@ -135,12 +136,68 @@ def test_the_command_prints_the_contract() -> None:
     assert set(method["ms_per_step"]) >= {"acting", "environment", "policy", "auxiliary", "segments", "cycle"}
     assert set(method["ratio"]) >= {"training_pass", "acting", "cycle"}
     assert method["speedup_over_naive"] > 0
+    precisions = ["fp32", "bf16"] if has_bf16(torch.device("cpu")) else ["fp32"]
+    said = [line for line in done.stderr.splitlines() if line.startswith("Measuring")]
+    assert said == [f"Measuring dcpg in {precision} (1 of 1) ..." for precision in precisions]
+    assert ("Only float32 is measured" in done.stderr) == (precisions == ["fp32"])
+    assert list(method["precisions"]) == precisions
+    for figures in method["precisions"].values():
+        assert set(figures) >= {"ms_per_step", "ratio", "matmul_gflops"}
+    assert method["precisions"]["fp32"]["ms_per_step"] == method["ms_per_step"]
     text = bench.shown(found)
     assert "dcpg" in text
     assert f"{method['mflop_per_step']:.2f}" in text
     memory = subprocess.run([*command, "--memory"], capture_output=True, text=True)
     assert memory.returncode == 0, memory.stderr
     assert "of it B" in memory.stdout
+
+
+@pytest.mark.parametrize(
+    ("settings", "native", "measured", "own"),
+    [
+        ({}, True, ["fp32", "bf16"], "fp32"),
+        ({}, False, ["fp32"], "fp32"),
+        ({"machine.precision": "bf16"}, True, ["bf16", "fp32"], "bf16"),
+        ({"machine.precision": "bf16"}, False, ["bf16", "fp32"], "bf16"),
+        ({"machine.precision": "auto"}, True, ["bf16", "fp32"], "bf16"),  # with the preset laptop
+    ],
+)
+def test_which_precisions_are_measured(
+    settings: dict[str, str], native: bool, measured: list[str], own: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """bfloat16 where it is native or asked for; a method's own figures are in the precision that the settings name."""
+    monkeypatch.setattr(bench, "has_bf16", lambda device: native)
+    monkeypatch.setattr("dcpg.machine.automatic.has_bf16", lambda device: native)
+
+    def figures(asked: dict[str, Any]) -> dict[str, Any]:
+        precision = asked["settings"]["machine.precision"]
+        ms, gflops = {"fp32": (10.0, 175.0), "bf16": (7.4, 150.0)}[precision]
+        return {
+            "machine": {"cpu": "x", "threads": 2}, "ms_per_step": dict.fromkeys([*measurement.PARTS, "cycle"], ms),
+            "ratio": dict.fromkeys(("training_pass", "acting", "cycle"), 0.5), "steps_per_s": 1e3 / ms,
+            "mflop_per_step": 1403.0, "speedup_over_naive": 3.0, "peak_memory_gb": 1.0, "matmul_gflops": 2 * gflops,
+            "matmul_fp32_gflops": gflops, "precision": precision,
+        }  # fmt: skip
+
+    monkeypatch.setattr(bench, "_measured", figures)
+    found = bench.bench(["dcpg"], "laptop", settings, memory=False)
+    assert list(found["methods"]["dcpg"]["precisions"]) == measured
+    assert found["methods"]["dcpg"]["precision"] == own
+    last = bench.shown(found).splitlines()[-1]
+    if len(measured) == 2:
+        share = 7.4 * 150 / (10 * 175)
+        assert last == f"a cycle in bf16 takes, of its time in fp32 at equal rates:   dcpg {share:.2f}"
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_the_matrix_multiply_is_in_the_precision_that_is_measured(
+    precision: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, multiply = [], torch.mm
+    monkeypatch.setattr(measurement, "MATRIX", 64)
+    monkeypatch.setattr(torch, "mm", lambda a, b, out: seen.append((a.dtype, out.dtype)) or multiply(a, b, out=out))
+    assert measurement.matmul_gflops(precision) > 0
+    assert set(seen) == {(dtype, dtype)}
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators are left as they are")
@@ -173,7 +230,7 @@ def test_minibatches_of_b_have_their_true_size_when_a_rollout_is_not_whole_minib
     num_envs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """4 segments of 16 steps, from as many rollouts as that takes."""
-    monkeypatch.setattr(measurement, "matmul_gflops", lambda: 100.0)
+    monkeypatch.setattr(measurement, "matmul_gflops", lambda precision, device: 100.0)
     settings = {"env.num_envs": num_envs, "algorithm.minibatches": 2}
     m = Measurement(resolve("dcpg", bench.GAME, preset="tiny", settings=settings))
     works = list(m.optimisation())
@@ -187,3 +244,13 @@ def test_the_script_beside_the_page_measures_stiffness() -> None:
     passes, seconds = script["stiffness_cost"](Measurement(resolve("dcpg", bench.GAME, preset="tiny")))
     assert passes > 0
     assert seconds > 0
+
+
+def test_the_script_beside_the_page_compares_precisions() -> None:
+    """The same steps in another chunk differ by rounding, in bfloat16 by more, and less than the steps themselves."""
+    script = runpy.run_path(str(Path(__file__).parents[2] / "docs/measure_performance.py"))
+    found = script["parted"]("tiny", 12)
+    small, rounded, unmoved = (found[k] for k in ("float32 in smaller chunks", "bfloat16", "before these steps"))
+    for a, b, c in zip(small, rounded, unmoved, strict=True):
+        assert a < b < c
+    assert unmoved[2] == pytest.approx(1)

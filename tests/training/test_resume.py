@@ -64,10 +64,16 @@ def stopping(run: Path, after: Callable[[], int], **more: Any) -> list[str]:
 REPLAY = {"levels.sampler": "prioritised", "levels.seeds": "2,7,11,17,36,43,47,5,23,30"}
 ARMS = {"augment": "ucb", "drac.c": 5}  # a bandit that tries another arm after each rollout
 MEASURED = {"analyse": "stiffness,ood-actions", "analyse_every": 3, "machine.chunk": 32}
-MORE = {"plr": REPLAY, "ucb-drac": ARMS, "ddcpg, both": REPLAY | ARMS, "ddcpg, measured": MEASURED}
+IMPOOLA, BF16 = {"network.encoder": "impoola"}, {"machine.precision": "bf16"}
+CASES = {
+    "ddcpg, both": REPLAY | ARMS, "ddcpg, measured": MEASURED, "dcpg, impoola": IMPOOLA, "dcpg, bf16": BF16,
+    "ppg, impoola in bf16": IMPOOLA | BF16 | {"network.width": 2},
+}  # fmt: skip
+MORE = {"plr": REPLAY, "ucb-drac": ARMS, **CASES}
 
 
-@pytest.mark.parametrize("case", each([*METHODS, "ddcpg, both", "ddcpg, measured"]))
+@pytest.mark.filterwarnings("ignore:This device has no instructions for bfloat16")
+@pytest.mark.parametrize("case", each([*METHODS, *CASES]))
 def test_stopped_anywhere_and_resumed_equals_undisturbed(case: str, tmp_path: Path) -> None:
     name, more = case.split(",", maxsplit=1)[0], TINY | MORE.get(case, {})
     game, steps = ("bossfight", 768) if "levels.seeds" in more else ("starpilot", 512)

@@ -158,12 +158,8 @@ def demand(config: Config) -> dict[str, float]:
     device = config.machine.device
     if device not in ("cpu", "cuda"):
         raise BadInput(f"machine.device is {device!r}, but Ray gives each run its GPU; use cuda.")
-    try:
-        memory = run_needs(config).memory
-    except BadInput:  # the nodes may have a GPU where the driver has none; without one a run needs more memory
-        machine = dataclasses.replace(config.machine, device="cpu")
-        memory = run_needs(dataclasses.replace(config, machine=machine)).memory
-    return {"num_cpus": config.machine.threads, "memory": int(memory), "num_gpus": int(device == "cuda")}
+    memory = int(run_needs(config).memory)
+    return {"num_cpus": config.machine.threads, "memory": memory, "num_gpus": int(device == "cuda")}
 
 
 def _runs_on(resources: Mapping[str, float], wanted: Mapping[str, float]) -> int:
