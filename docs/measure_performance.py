@@ -22,6 +22,7 @@ from torch import Tensor
 from dcpg.config.build import known_spaces
 from dcpg.config.resolve import resolve
 from dcpg.core.stiffness import states_and_targets, stiffness
+from dcpg.machine.automatic import settled
 from dcpg.machine.needs import needs_of
 from dcpg.tools.bench import DEFAULT_METHODS, GAME, bench
 from dcpg.tools.measurement import TURNS, Measurement, seconds_of
@@ -78,7 +79,7 @@ def print_settings(preset: str) -> None:
     print("| setting | ms per step | MFLOP per step | share of the rate | memory bound, GB |\n|---|---|---|---|---|")
     for pair in ("", *SETTINGS):
         settings = dict([pair.split("=")]) if pair else {}
-        config = resolve("dcpg", GAME, preset=preset, settings=settings)
+        config = settled(resolve("dcpg", GAME, preset=preset, settings=settings))
         spaces = known_spaces(config)
         assert spaces is not None
         found = bench(("dcpg",), preset, settings, memory=False)["methods"]["dcpg"]

@@ -23,6 +23,7 @@ def train_command(config: Config, out: Path | None = None) -> str:
     if config.steps != usual["steps"]:
         words += ["--steps", str(config.steps)]
     words += ["--seed", str(config.seed)]
+    usual = usual | {"machine.device": None, "machine.chunk": _usual_chunk(config)}
     for name, value, _ in dotted(config):
         if name not in _OPTIONS and value != usual[name] and not is_automatic(name, value):
             words += ["--set", f"{name}={written(value)}"]
@@ -31,18 +32,25 @@ def train_command(config: Config, out: Path | None = None) -> str:
     return shlex.join(words)
 
 
+def _usual_chunk(config: Config) -> int | None:
+    """The chunk that the same configuration gets everywhere if none is given."""
+    spaces = known_spaces(config)
+    if spaces is None or config.machine.device != "cpu":
+        return None
+    return cpu_chunk(spaces.shape, config.machine.threads)
+
+
 @functools.cache
 def usual_values(method: str, preset: str) -> dict[str, Any]:
     """The default settings of a method under a preset; they are the same for every game.
 
-    What is automatic is as on a CPU. Where `auto` may mean either precision, neither is usual.
+    Where `auto` may mean either precision, neither is usual.
     """
     config = resolve(method, "bigfish", preset=preset)
     spaces = known_spaces(config)
     assert spaces is not None
-    precision = "auto" if wants_bf16(config, spaces.shape) else "fp32"
-    chunk = cpu_chunk(spaces.shape, config.machine.threads)
-    config = as_in(config, Machine(device="cpu", precision=precision, chunk=chunk))
+    if not wants_bf16(config, spaces.shape):
+        config = as_in(config, Machine(device="auto", precision="fp32"))
     return {name: value for name, value, _ in dotted(config)}
 
 

@@ -30,6 +30,7 @@ SAMPLERS = ("uniform", "prioritised")
 
 
 PRECISIONS = ("auto", "fp32", "bf16")
+MOST_FRAMES = 65_536  # of a chunk
 
 
 ANALYSES = ("stiffness", "ood-actions", "values", "levels")
@@ -82,7 +83,7 @@ class Machine(Section):
     device: str = setting("auto", "ours: auto, cpu, cuda or cuda:N; auto: cuda if torch has it")
     threads: int = setting(0, "ours: 0 means all cores at the start", low=0, high=1024)
     chunk: int = setting(
-        0, "ours: frames that go through the encoder at once; 0: what suits the device", low=0, high=65_536
+        0, "ours: frames that go through the encoder at once; 0: what suits the device", low=0, high=MOST_FRAMES
     )
     precision: str = setting(
         "auto", "ours: auto, fp32 or bf16; auto: bf16 with preset laptop where it is native", choices=PRECISIONS

@@ -62,7 +62,7 @@ class Rollout:
         """The transitions at `rows` of the flattened [T, N]."""
 
         def flat(x: Tensor) -> Tensor:
-            return x.flatten(0, 1).index_select(0, rows.to(x.device))
+            return x.flatten(0, 1).index_select(0, rows.to(x.device, non_blocking=True))
 
         T = self.actions.shape[0]
         return Batch(

@@ -55,7 +55,7 @@ class Rounded:
         if frames.dtype == torch.uint8:
             exact = frames.to(torch.bfloat16)
             return exact if self.encoder.first else exact.div_(LARGEST)
-        return (frames * LARGEST if self.encoder.first else frames).to(torch.bfloat16)
+        return (frames.float() * LARGEST if self.encoder.first else frames).to(torch.bfloat16)
 
     def _refresh(self) -> None:
         """Round the weights again if an optimiser step or a restored checkpoint changed them."""

@@ -20,6 +20,8 @@ from dcpg.core.encoders import Encoder
 from dcpg.core.networks import Network
 from dcpg.core.rollout import Rollout
 
+MOST_STATES = 256  # at once: they keep more than a training pass, and a GPU's chunk may be a whole minibatch
+
 
 @dataclass(frozen=True)
 class Stiffness:
@@ -60,6 +62,7 @@ def stiffness(
     between_chunks: Callable[[], None] = lambda: None,
 ) -> Stiffness:
     """The stiffness of a value head and its encoder on n states and their targets."""
+    chunk = min(chunk, MOST_STATES)
     size = sum(p.numel() for p in parameters_of(network, head))
     device = next(parameters_of(network, head)).device
     signed, plain = torch.zeros(2, size, dtype=torch.float64, device=device)

@@ -19,7 +19,7 @@ from dcpg.core.networks import Network, Outputs
 from dcpg.core.rollout import Rollout
 from dcpg.envs.base import Spaces
 from dcpg.machine.automatic import settled
-from dcpg.machine.devices import device_of
+from dcpg.machine.devices import device_of, prepare, wait_for_gpu
 from dcpg.seeding import generator
 
 EPISODE = 200  # steps of an average evaluation episode, for the estimate only
@@ -31,6 +31,7 @@ def training(config: Config, spaces: Spaces, rollouts: int) -> float:
     config, method = settled(config, spaces), config.declared()
     torch.set_num_threads(config.machine.threads)
     device = device_of(config)
+    prepare(device)
     network = build_network(config, spaces.shape, spaces.actions).to(device)
     frames = np.zeros((config.env.num_envs, *spaces.shape), spaces.dtype)
     actor = Actor(network, tuple(method.targets), config.machine.chunk, device)
@@ -111,7 +112,9 @@ def _best(work: Callable[[], Any]) -> float:
     work()
     times = []
     for _ in range(3):
+        wait_for_gpu()
         start = time.perf_counter()
         work()
+        wait_for_gpu()
         times.append(time.perf_counter() - start)
     return min(times)

@@ -148,9 +148,7 @@ def returns_of(run: RunDirectory, moment: Moment, agent: Agent | None, show: Cal
 def command(config: Config) -> str:
     """`dcpg train ...` that resolves to the same configuration on every machine."""
     words = train_command(config)
-    # both are taken from the machine unless they are given, and results depend on them to the last bit
-    if "machine.device=" not in words:
-        words += f" --set machine.device={config.machine.device}"
+    # the number of threads is taken from the machine unless it is given, and results depend on it to the last bit
     if "machine.threads=" not in words and "machine.threads" not in PRESETS[config.preset]:
         words += f" --set machine.threads={config.machine.threads}"
     return words

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dcpg.config.automatic import as_in
+from dcpg.config.schema import Config
 from dcpg.config.written import read_written
 from dcpg.errors import BadInput, Stopped, StorageFailed, SweepIncomplete
 from dcpg.machine.automatic import settled
@@ -118,12 +119,29 @@ class Driver:
                 self._give_up(name)  # the last driver was killed before it could
 
     def _settle(self) -> None:
-        """Resolve what is automatic once for all runs: as in one that exists already, or else for this machine."""
-        begun = (name for name, status in self.statuses.items() if status.state in ("interrupted", "finished"))
-        if (first := next(begun, None)) is not None:
-            machine = read_written(RunDirectory(self.directory.run(first))).config.machine
-            self.jobs = {name: replace(job, config=as_in(job.config, machine)) for name, job in self.jobs.items()}
-        self.jobs = {name: replace(job, config=settled(job.config)) for name, job in self.jobs.items()}
+        """Resolve what is automatic: a run that exists keeps what it has, and seeds and games that follow get the same.
+
+        Others get the device and precision of a run for which the plan left the same to be resolved, or this machine's.
+        """
+        begun = [
+            (job, read_written(RunDirectory(self.directory.run(name))).config.machine)
+            for name, job in self.jobs.items()
+            if self.statuses[name].state in ("interrupted", "finished")
+        ]
+
+        def resolved(job: Job) -> Config:
+            for other, machine in begun:
+                if other.name == job.name:
+                    return as_in(job.config, machine)
+            for other, machine in begun:
+                if (other.label, other.config.steps) == (job.label, job.config.steps):
+                    return as_in(job.config, machine)
+            for other, machine in begun:
+                if other.config.machine == job.config.machine and other.config.preset == job.config.preset:
+                    return as_in(job.config, replace(machine, chunk=0))
+            return job.config
+
+        self.jobs = {name: replace(job, config=settled(resolved(job))) for name, job in self.jobs.items()}
 
     def _to_do(self, name: str) -> bool:
         return self.statuses[name].state in ("waiting", "interrupted") and not self.index[name].failed

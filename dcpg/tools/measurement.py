@@ -35,6 +35,7 @@ from dcpg.core.observer import LoopObserver
 from dcpg.core.rewards import RewardNormaliser
 from dcpg.core.rollout import Rollout
 from dcpg.core.targets import with_targets
+from dcpg.machine.devices import wait_for_gpu
 from dcpg.machine.memory import peak_gb
 from dcpg.ranks import ALONE
 from dcpg.storage.rundir import RunDirectory
@@ -46,6 +47,7 @@ TURNS = 3  # that are counted; one before them warms up memory and kernels
 ACTING_STEPS = 16  # steps of all environments in one turn
 NAIVE_FRAMES = 1024  # an auxiliary minibatch
 MATRIX, MULTIPLIES = 1024, 4  # a probe of the rate multiplies two matrices of this size 4 times, in about 50 ms
+GPU_MATRIX = 8192  # on a GPU, in float32 without TF32
 PROBE_EVERY = 8  # chunks of frames between two probes within a piece of work
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 FORWARD = 61.0  # MFLOP of one 64 x 64 frame through the paper's encoder, by convention; a training pass is three times
@@ -53,26 +55,22 @@ FORWARD = 61.0  # MFLOP of one 64 x 64 frame through the paper's encoder, by con
 
 def seconds_of(work: Callable[[], Any]) -> float:
     """The time that some work takes, on a GPU until it has finished there."""
-    _wait_for_gpu()
+    wait_for_gpu()
     start = time.perf_counter()
     work()
-    _wait_for_gpu()
+    wait_for_gpu()
     return time.perf_counter() - start
-
-
-def _wait_for_gpu() -> None:
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()
 
 
 def matmul_gflops(precision: str = "fp32", device: torch.device | str = "cpu") -> float:
     """The rate at which two square matrices are multiplied, now."""
-    a = torch.ones(MATRIX, MATRIX, dtype=DTYPES[precision], device=device)
+    size = MATRIX if torch.device(device).type == "cpu" else GPU_MATRIX
+    a = torch.ones(size, size, dtype=DTYPES[precision], device=device)
     out = torch.empty_like(a)
     with torch.no_grad():
         torch.mm(a, a, out=out)  # brings them into the cache
         seconds = seconds_of(lambda: [torch.mm(a, a, out=out) for _ in range(MULTIPLIES)])
-    return MULTIPLIES * 2 * MATRIX**3 / seconds / 1e9
+    return MULTIPLIES * 2 * size**3 / seconds / 1e9
 
 
 @dataclass
@@ -104,7 +102,10 @@ class Measurement:
         self.env, self.network, self.algorithm = self.trainer.env, self.trainer.network, self.trainer.algorithm
         self.actor, self.B = self.trainer.collector.actor, self.algorithm.B
         self.encode, self.device = self.network.encode, self.algorithm.loader.device
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # whose end `seconds_of` waits for
         self.tau = self.sample(0)
+        self.on_device = self.tau.on(self.device)
 
     def sample(self, rollout: int) -> Rollout:
         """Real frames under random actions: with features of zero the policy is uniform and costs nothing."""
@@ -225,7 +226,7 @@ class Measurement:
         self.B.old_log_policy = torch.full(shape, -math.log(self.env.num_actions))
 
     def data(self, line: Optimise) -> Rollout | Buffer:
-        return self.B if isinstance(line.data, B) else self.tau
+        return self.B if isinstance(line.data, B) else self.on_device
 
     def load(self, line: Optimise) -> list[Batch]:
         """The last minibatch of an epoch: after it no thread opens the next one."""
@@ -259,8 +260,9 @@ class Measurement:
     def memory(self) -> dict[str, float]:
         """Peak memory with B full of real frames, after two updates of every line, a checkpoint and an evaluation."""
         for rollout in range(self.method.N_pi if self.method.auxiliary_phase else 0):
-            del self.tau  # as in a run, one rollout at a time is held
+            del self.tau, self.on_device  # as in a run, one rollout at a time is held
             self.tau = self.sample(rollout)
+            self.on_device = self.tau.on(self.device)
             self.B.add(rollout, self.tau)
         self.remember()
         for line in self.method.lines:

@@ -35,6 +35,8 @@ from dcpg.core.networks import Network
 from dcpg.core.rollout import FrameShape, Rollout
 from dcpg.core.stepper import Stepper
 from dcpg.core.targets import with_targets
+from dcpg.errors import NumericalFailure
+from dcpg.machine.devices import prepare
 from dcpg.methods import METHODS
 
 STORED = "reference.json"
@@ -53,18 +55,27 @@ Numbers = list[list[float]]  # vectors that are compared as such: ||found - stor
 
 def differences(device: torch.device) -> Iterator[tuple[str, float]]:
     """Each method and its worst relative difference on a device, which computes without TF32."""
-    tf32 = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
+    prepare(device)
+    backends: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    before = [backend.allow_tf32 for backend in backends]
+    for backend in backends:
+        backend.allow_tf32 = False
     try:
         for name, stored in stored_numbers().items():
-            yield name, difference(case(name, device), stored)
+            try:
+                yield name, difference(case(name, device), stored)
+            except NumericalFailure:
+                yield name, math.inf
     finally:
-        torch.backends.cudnn.allow_tf32 = tf32
+        for backend, allowed in zip(backends, before, strict=True):
+            backend.allow_tf32 = allowed
 
 
 def difference(found: Numbers, stored: Numbers) -> float:
-    """The worst relative difference of any vector; not finite if the numbers are of another kind."""
+    """The worst relative difference of any vector; infinite if numbers are not finite or of another kind."""
     if [len(vector) for vector in found] != [len(vector) for vector in stored]:
+        return math.inf
+    if not all(math.isfinite(number) for vector in found for number in vector):
         return math.inf
     return max(math.dist(a, b) / math.hypot(*b) for a, b in zip(found, stored, strict=True))
 

@@ -81,6 +81,7 @@ def test_the_device_is_cuda_if_torch_has_it(monkeypatch: pytest.MonkeyPatch) -> 
     assert config.machine.device == "auto"
     assert settled(config).machine.device == "cpu"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (80e9, 80e9))
     found = settled(config).machine
     assert (found.device, found.chunk) == ("cuda", 2048)  # whole minibatches
@@ -108,6 +109,27 @@ def test_chunks_on_a_gpu_are_bounded_by_its_memory() -> None:
     assert 100 < some < 1000
     assert some * frame_bytes(config, PAPER) <= 0.5e9
     assert cuda_chunk(config, PAPER, 1.0) == 1
+    huge = {"env.num_envs": 2048, "algorithm.minibatches": 2, "env.frame_size": 16}
+    spaces = Spaces((16, 16, 3), np.dtype(np.uint8), 15)
+    assert cuda_chunk(resolve("ppo", "maze", settings=huge), spaces, 1e15) == 65_536  # what the setting allows
+
+
+def test_a_driver_without_a_gpu_leaves_the_rest_to_the_node() -> None:
+    config = resolve("dcpg", "maze", preset="laptop", settings={"machine.device": "cuda"})
+    found = settled(config).machine
+    assert (found.device, found.precision, found.chunk) == ("cuda", "auto", 0)
+
+
+def test_ranks_agree_on_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the memory that their GPUs have, not by what the others left free."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(automatic, "processes", lambda: 2)
+    found = []
+    for free in (3e8, 1e9):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, 80e9))
+        found.append(settled(resolve("dcpg", "maze")).machine.chunk)
+    assert found == [2048, 2048]
 
 
 def test_a_gpu_holds_the_rollout_and_the_host_what_is_opened_ahead() -> None:

@@ -173,6 +173,7 @@ def test_the_command_on_the_card_makes_the_same_configuration(
         ("dcpg", "laptop", {}),
         ("plr", "tiny", {"levels.rho": 0.3, "levels.seeds": (3, 1, 4)}),
         ("ucb-drac", "laptop", {"drac.c": 0.2, "machine.threads": 3, "machine.precision": "bf16"}),
+        ("dcpg", "paper", {"env.frame_size": 32, "machine.chunk": 120}),  # the table's chunk of another size
         ("ppo", "tiny", {"augment": "crop", "wandb": True, "check_room": False, "algorithm.learning_rate": 1e-5}),
     ],
 )

@@ -7,11 +7,13 @@ import os
 import shutil
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dcpg.errors import BadInput, Stopped, SweepIncomplete
+from dcpg.machine.automatic import settled
 from dcpg.storage.lock import Lock
 from dcpg.sweep import driver
 from dcpg.sweep.driver import Driver
@@ -217,15 +219,39 @@ def test_a_place_where_nothing_can_be_written(tmp_path: Path) -> None:
 
 def test_what_is_automatic_is_resolved_once_for_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the driver's machine; a sweep that goes on elsewhere keeps what its first runs have."""
-    plan = planned(preset="laptop", steps=8192)
-    seen = []
     monkeypatch.setattr("dcpg.machine.automatic.has_bf16", lambda device: True)
-    engine, _, _ = drive_once(tmp_path, {NAMES[1]: [(0, 8192)]}, plan=plan, then=lambda: None)
-    seen += [attempt.config["machine"]["precision"] for attempt in engine.attempts]
+    engine, _, _ = drive_once(tmp_path, plan=planned(preset="laptop", steps=8192))
     machines = [job.config.machine for job in engine.jobs.values()]
     assert {(m.device, m.precision) for m in machines} == {("cpu", "bf16")}
     assert all(m.chunk > 0 for m in machines)
     monkeypatch.setattr("dcpg.machine.automatic.has_bf16", lambda device: False)
     engine, _, _ = drive_once(tmp_path, plan=planned(preset="laptop", steps=8192, seeds=3))
-    assert {job.config.machine.precision for job in engine.jobs.values()} == {"bf16"}
     assert len(engine.jobs) == 2  # the new seed alone
+    assert {job.config.machine.precision for job in engine.jobs.values()} == {"bf16"}
+
+
+def test_runs_of_other_sizes_keep_their_own_chunks_when_a_sweep_goes_on(tmp_path: Path) -> None:
+    """Frames of two sizes: what one run has must not reach the others."""
+    plan = planned(methods=["ppo"], seeds=1, grid={"env": {"frame_size": [64, 32]}})
+    engine, _, now = drive_once(tmp_path, plan=plan)
+    assert now.counts["done"] == 2
+    chunks = {job.config.env.frame_size: job.config.machine.chunk for job in engine.jobs.values()}
+    assert len(set(chunks.values())) == 2
+    engine, _, now = drive_once(tmp_path, plan=plan)
+    assert (engine.begun, now.counts["done"]) == ([], 2)
+    more = planned(methods=["ppo"], seeds=2, grid={"env": {"frame_size": [64, 32]}})
+    engine, _, now = drive_once(tmp_path, plan=more)
+    assert now.counts["done"] == 4
+    assert {job.config.env.frame_size: job.config.machine.chunk for job in engine.jobs.values()} == chunks
+
+
+def test_a_precision_that_was_given_is_not_what_automatic_means(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dcpg.machine.automatic.has_bf16", lambda device: False)
+    grid = {"machine": {"precision": ["bf16", "auto"]}}
+    plan = planned(methods=["ppo"], seeds=1, preset="laptop", steps=8192, grid=grid)
+    given, automatic = plan.jobs
+    write_run(tmp_path, replace(given, config=settled(given.config)), place(8192), finished=True)
+    engine, _, _ = drive_once(tmp_path, plan=plan)
+    assert {name: job.config.machine.precision for name, job in engine.jobs.items()} == {automatic.name: "fp32"}

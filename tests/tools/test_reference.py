@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from dcpg.cli.app import app
 from dcpg.core import kernels
 from dcpg.core.stepper import Stepper
+from dcpg.errors import NumericalFailure
 from dcpg.machine import devices
 from dcpg.methods import METHODS
 from dcpg.tools import doctor, reference
@@ -70,7 +71,20 @@ def test_a_wrong_gradient_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_other_vectors_are_no_match() -> None:
     assert difference([[1.0]], [[1.0], [2.0]]) == float("inf")
     assert difference([[1.1, 0.0]], [[1.0, 0.0]]) == pytest.approx(0.1)
-    assert not difference([[float("nan")]], [[1.0]]) <= TOLERANCE
+    for bad in (float("nan"), float("inf")):  # wherever it is
+        assert difference([[1.0], [bad]], [[1.0], [2.0]]) == difference([[bad], [2.0]], [[1.0], [2.0]]) == float("inf")
+
+
+def test_numbers_that_are_not_finite_are_one_bad_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference, "stored_numbers", lambda: {name: [[1.0]] for name in ("ppo", "dcpg")})
+
+    def failing(name: str, device: torch.device) -> list[list[float]]:
+        if name == "ppo":
+            raise NumericalFailure("Not finite: J_pi")
+        return [[1.0]]
+
+    monkeypatch.setattr(reference, "case", failing)
+    assert dict(reference.differences(CPU)) == {"ppo": float("inf"), "dcpg": 0.0}
 
 
 def test_the_command_says_for_each_method_whether_its_numbers_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
