@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from dcpg.core.kernels import pooled, residual
-from dcpg.errors import unknown
+from dcpg.errors import BadInput
 from dcpg.settings import Section, setting
 
 SQRT2 = math.sqrt(2)
@@ -38,7 +38,7 @@ class Net(Section):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.encoder not in ENCODERS:
-            raise unknown("encoder", self.encoder, ENCODERS)
+            raise BadInput(f"encoder must be one of {', '.join(ENCODERS)}; got {self.encoder!r}.")
 
     @property
     def wide_channels(self) -> tuple[int, ...]:
