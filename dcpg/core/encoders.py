@@ -182,7 +182,7 @@ class Impala(Encoder):
         held, passing = float(size * math.prod(shape)), 0.0
         for _, c, height, width in stack_sizes(shape, net):
             full, half = c * height * width, c * ((height + 1) // 2) * ((width + 1) // 2)
-            held += (8 + 5 * size) * half  # the pool's indices, two tensors of each residual block, the stack's output
+            held += (2 + 5 * size) * half  # the pool's indices, two tensors of each residual block, the stack's output
             passing = max(passing, 3.0 * size * full)  # its gradient and the copies that a convolution makes
         return held + 16 * net.features, passing
 

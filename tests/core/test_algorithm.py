@@ -247,7 +247,7 @@ if __name__ == "__main__":
 
 
 def test_minibatches_of_b_are_opened_ahead_by_one_thread() -> None:
-    """All but the first of an epoch, each exactly once, and an error in there reaches the loop."""
+    """Each exactly once per epoch, and an error in there reaches the loop."""
     algorithm = in_training("dcpg", N_pi=2, E_aux=2, segments=2)
     opened: list[tuple[str, list[int]]] = []
     minibatch = algorithm.B.minibatch
@@ -260,9 +260,9 @@ def test_minibatches_of_b_are_opened_ahead_by_one_thread() -> None:
     for _ in range(2):
         algorithm.rollout()
     for epoch in (opened[:4], opened[4:]):  # 2 rollouts of 4 segments, 2 a minibatch
-        assert [name == "MainThread" for name, _ in epoch] == [True, False, False, False]
         assert sorted(s for _, segments in epoch for s in segments) == list(range(8))
-    assert len({name for name, _ in opened}) == 2
+    (thread,) = {name for name, _ in opened}
+    assert thread.startswith("segments")
 
     def broken(segments: torch.Tensor) -> Batch:
         if threading.current_thread() is not threading.main_thread():

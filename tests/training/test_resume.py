@@ -67,7 +67,7 @@ MEASURED = {"analyse": "stiffness,ood-actions", "analyse_every": 3, "machine.chu
 IMPOOLA, BF16 = {"network.encoder": "impoola"}, {"machine.precision": "bf16"}
 CASES = {
     "ddcpg, both": REPLAY | ARMS, "ddcpg, measured": MEASURED, "dcpg, impoola": IMPOOLA, "dcpg, bf16": BF16,
-    "ppg, impoola in bf16": IMPOOLA | BF16 | {"network.width": 2},
+    "ppg+ar, impoola in bf16": IMPOOLA | BF16,
 }  # fmt: skip
 MORE = {"plr": REPLAY, "ucb-drac": ARMS, **CASES}
 
