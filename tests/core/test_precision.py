@@ -153,6 +153,7 @@ def test_a_compiled_encoder_computes_the_same() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # of torch's compiler, to itself
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on the CPU")
+@pytest.mark.faults  # slow
 def test_a_run_in_bfloat16_with_compiled_encoders(tmp_path: Path) -> None:
     settings = {"machine.compile": True, "machine.precision": "bf16", "algorithm.N_pi": 1, "evaluation.episodes": 1}
     run = dcpg.train("dcpg", "maze", preset="tiny", steps=128, out=tmp_path / "run", settings=settings)
