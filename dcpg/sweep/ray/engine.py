@@ -13,6 +13,7 @@ from typing import Any
 
 from dcpg.config.schema import Config
 from dcpg.errors import BadInput, DcpgError, OutOfMemory, StorageFailed
+from dcpg.machine.automatic import settled
 from dcpg.runs.status import is_running
 from dcpg.sweep.attempt import Attempt, Outcome, not_started
 from dcpg.sweep.directory import SweepDirectory
@@ -155,6 +156,7 @@ class RayEngine:
 
 def demand(config: Config) -> dict[str, float]:
     """What the task of a run declares to Ray."""
+    config = settled(config)
     device = config.machine.device
     if device not in ("cpu", "cuda"):
         raise BadInput(f"machine.device is {device!r}, but Ray gives each run its GPU; use cuda.")
