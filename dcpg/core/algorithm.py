@@ -59,7 +59,7 @@ class Algorithm:
         assert self.tau is not None
         if (at.line, at.epoch, at.minibatch) == (1, 0, 0):
             self.observer.before_update(self.tau)
-        tau = self.tau.on(self.loader.device)
+        tau = self.tau.on(self.loader.device)  # once for all lines
         for number, line in enumerate(method.policy_phase, 1):  # lines 5-7
             self.optimise(number, line, tau)
         if method.auxiliary_phase:

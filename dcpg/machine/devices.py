@@ -49,7 +49,7 @@ def device_named(name: str) -> torch.device:
 
 
 def prepare(device: torch.device) -> None:
-    """Set how a GPU computes float32, whatever the surroundings say: docs/performance.md has the reasons."""
+    """Set how a GPU computes float32, whatever its environment variables say; docs/decisions.md has the reasons."""
     if device.type == "cuda":
         torch.backends.cudnn.allow_tf32 = True
         torch.backends.cuda.matmul.allow_tf32 = False
