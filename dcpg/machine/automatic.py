@@ -21,18 +21,14 @@ FOR_CHUNKS = 0.5  # share of a GPU's free memory that a chunk's graph may take
 def settled(config: Config, spaces: Spaces | None = None) -> Config:
     """The configuration with nothing automatic left; your own environment must be made first, for its spaces."""
     spaces = spaces or known_spaces(config)
-    own = config.machine
     if spaces is None or is_settled(config):
         return config
-    device = device_named(own.device)
+    device = device_named(config.machine.device)
     if device.type == "cuda" and not torch.cuda.is_available():  # a sweep's driver without a GPU: the node resolves it
         return config
     precision = "bf16" if wants_bf16(config, spaces.shape) and has_bf16(device) else "fp32"
-    found = Machine(device="cpu" if device.type == "cpu" else "cuda", threads=own.threads, precision=precision)
-    config = as_in(config, found)
-    if config.machine.chunk == 0:
-        config = as_in(config, Machine(device=found.device, chunk=chunk_of(config, spaces, device)))
-    return config
+    config = as_in(config, Machine(device=device.type, precision=precision))
+    return config if config.machine.chunk else as_in(config, Machine(chunk=chunk_of(config, spaces, device)))
 
 
 def chunk_of(config: Config, spaces: Spaces, device: torch.device) -> int:

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from dcpg.config.automatic import as_in
-from dcpg.config.schema import Config
+from dcpg.config.schema import Config, Machine
 from dcpg.config.written import read_written
 from dcpg.errors import BadInput, Stopped, StorageFailed, SweepIncomplete
 from dcpg.machine.automatic import settled
@@ -123,23 +123,21 @@ class Driver:
 
         Others get the device and precision of a run for which the plan left the same to be resolved, or this machine's.
         """
-        begun = [
-            (job, read_written(RunDirectory(self.directory.run(name))).config.machine)
-            for name, job in self.jobs.items()
-            if self.statuses[name].state in ("interrupted", "finished")
-        ]
+        same, alike, related = dict[str, Machine](), dict[Any, Machine](), dict[Any, Machine]()
+        for name, job in self.jobs.items():
+            if self.statuses[name].state in ("interrupted", "finished"):
+                same[name] = machine = read_written(RunDirectory(self.directory.run(name))).config.machine
+                alike.setdefault((job.label, job.config.steps), machine)
+                related.setdefault((job.config.machine, job.config.preset), replace(machine, chunk=0))
 
         def resolved(job: Job) -> Config:
-            for other, machine in begun:
-                if other.name == job.name:
-                    return as_in(job.config, machine)
-            for other, machine in begun:
-                if (other.label, other.config.steps) == (job.label, job.config.steps):
-                    return as_in(job.config, machine)
-            for other, machine in begun:
-                if other.config.machine == job.config.machine and other.config.preset == job.config.preset:
-                    return as_in(job.config, replace(machine, chunk=0))
-            return job.config
+            config = job.config
+            machine = (
+                same.get(job.name)
+                or alike.get((job.label, config.steps))
+                or related.get((config.machine, config.preset))
+            )
+            return as_in(config, machine) if machine is not None else config
 
         self.jobs = {name: replace(job, config=settled(resolved(job))) for name, job in self.jobs.items()}
 

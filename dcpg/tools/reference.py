@@ -87,11 +87,11 @@ def stored_numbers() -> dict[str, Numbers]:
     return stored
 
 
-def case(name: str, device: torch.device, precision: str = "fp32") -> Numbers:
+def case(name: str, device: torch.device) -> Numbers:
     """One phase of a method on a device; a method with augmentations sees all of them."""
     config = case_config(name)
     method = config.declared()
-    algorithm = case_algorithm(config, method, case_network(method, precision).to(device), device)
+    algorithm = case_algorithm(config, method, case_network(method).to(device), device)
     for _ in range(len(AUGMENTATIONS) if method.augmented else method.N_pi):
         algorithm.rollout()
     assert isinstance(algorithm.stepper, Recorder)
@@ -104,9 +104,9 @@ def case_config(name: str) -> Config:
     return resolve(name, "starpilot", settings={k: v for k, v in SETTINGS.items() if k in known})
 
 
-def case_network(method: Method, precision: str = "fp32") -> Network:
+def case_network(method: Method) -> Network:
     """A network whose weights come from numpy, because torch's orthogonal ones depend on the machine."""
-    network = Network(method.networks, SHAPE, ACTIONS, NET, precision)
+    network = Network(method.networks, SHAPE, ACTIONS, NET)
     random = np.random.default_rng(0)
     with torch.no_grad():
         for weight in network.parameters():
