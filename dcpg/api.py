@@ -12,6 +12,7 @@ from dcpg.config.build import EnvMaker
 from dcpg.config.resolve import resolve
 from dcpg.config.schema import OWN
 from dcpg.errors import BadInput, unknown
+from dcpg.extras import need
 from dcpg.runs.agent import Agent, load_agent
 from dcpg.training import start as starting
 from dcpg.training.observer import RunObserver
@@ -125,6 +126,7 @@ def record(
     show: Show = _nothing,
 ) -> Recording:
     """Record a video of a run's agent, by default DIR/replay.mp4, on four or on up to nine chosen levels."""
+    need("video", "A video")
     from dcpg.runs import video
     from dcpg.runs.evaluate import recorded_levels
 

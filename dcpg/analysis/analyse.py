@@ -23,6 +23,7 @@ from dcpg.core.stiffness import parameters_of, states_and_targets, stiffness
 from dcpg.core.wrong_actions import HEAD, believed_actions
 from dcpg.envs.procgen import ALL_LEVELS
 from dcpg.errors import BadInput, StorageFailed, unknown
+from dcpg.extras import need
 from dcpg.runs.agent import Agent, load_agent
 from dcpg.runs.records import STIFFNESS, read_run
 from dcpg.seeding import key
@@ -59,6 +60,7 @@ def analyse(
     about: dict[str, Any] = {
         "analysis": analysis, "method": config.method, "game": config.game, "seed": config.seed
     }  # fmt: skip
+    need("report", "The picture of an analysis")
     if analysis == "values":
         result = about | values_of(run)
     else:

@@ -84,7 +84,7 @@ def conclude(run: Run) -> None:
     try:
         picture = f"Curves: {curves(RunDirectory(directory))}   "
     except (OSError, BadInput) as error:
-        picture = f"(The curves could not be drawn: {error}.)   "
+        picture = f"(curves.png was left out: {error})   "
     asked = summary["steps_asked"]
     floored = "" if asked == summary["steps"] else f" ({asked:,} asked for, floored to whole rollouts)"
     print(f"Finished: {summary['steps']:,} steps{floored}.")

@@ -15,6 +15,7 @@ from typing import Any
 from dcpg.config.migrate import migrated
 from dcpg.config.presets import PRESETS
 from dcpg.config.schema import (
+    OWN,
     SCHEMA,
     UNDECISIVE,
     Checkpoints,
@@ -25,6 +26,8 @@ from dcpg.config.schema import (
     Machine,
 )
 from dcpg.core.encoders import Net
+from dcpg.envs.library import package
+from dcpg.envs.procgen import drawn_by
 from dcpg.errors import BadInput, unknown
 from dcpg.methods import METHODS
 from dcpg.methods.drac import DrAC
@@ -32,7 +35,8 @@ from dcpg.settings import Section
 from dcpg.storage.rundir import RunDirectory
 
 EXPORT = "export"  # the key that makes a folder an export, and says which weights it holds
-BESIDES = ("schema", "preset_values", "init", "versions", EXPORT)  # what is in the file besides settings
+PROCGEN, LATER = "procgen", "procgen_later"  # the library at the start, and others after a resume
+BESIDES = ("schema", "preset_values", "init", "versions", PROCGEN, LATER, EXPORT)  # in the file besides settings
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,9 @@ class Written:
     preset_values: dict[str, Any]  # dotted name -> what the preset set when the run was made
     init: str | None  # the run whose weights it started from
     versions: dict[str, str]  # what computed it
+    drawn_by: list[
+        dict[str, Any]
+    ]  # the libraries of Procgen that drew its frames: one, or more after a resume elsewhere
 
     @property
     def fingerprint(self) -> str:
@@ -74,7 +81,18 @@ def parse_written(plain: Mapping[str, Any], where: Path | str = "config.json") -
         preset_values=dict(preset),
         init=str(init) if init else None,
         versions={str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {},
+        drawn_by=_drawn_by(today, where),
     )
+
+
+def _drawn_by(plain: Mapping[str, Any], where: Path | str) -> list[dict[str, Any]]:
+    """Empty for your own environment and for runs of releases that did not write it down."""
+    first, later = plain.get(PROCGEN), plain.get(LATER, [])
+    found = [*([] if first is None else [first]), *(later if isinstance(later, list) else [later])]
+    for one in found:
+        if not isinstance(one, dict) or not all(isinstance(one.get(key), str) for key in ("library", "pictures")):
+            raise BadInput(f"{where}: procgen does not say which library drew the frames.")
+    return found
 
 
 def from_json(plain: Mapping[str, Any], where: Path | str = "config.json") -> Config:
@@ -86,7 +104,12 @@ def to_write(config: Config, init: Path | None) -> dict[str, Any]:
     """The data of a new run's config.json."""
     preset = json.loads(json.dumps(PRESETS[config.preset]))
     own = {"preset_values": preset, "init": str(init) if init else None, "versions": dict(versions())}
-    return {"schema": SCHEMA, **config.to_json(), **own}
+    return {"schema": SCHEMA, **config.to_json(), **own, PROCGEN: drawn_today(config)}
+
+
+def drawn_today(config: Config) -> dict[str, Any] | None:
+    """The library that draws a run's frames in this process; None for your own environment."""
+    return None if config.game.startswith(OWN) else drawn_by(config.game, config.env.mode)
 
 
 def fingerprint(plain: Mapping[str, Any]) -> str:
@@ -124,5 +147,6 @@ def versions() -> dict[str, str]:
     """The versions of what computes a run."""
     from importlib.metadata import version
 
-    names = ("dcpg", "torch", "numpy", "procgen-mirror", "gymnasium")
+    procgen = package()
+    names = ["dcpg", "torch", "numpy", *([procgen.name] if procgen else []), "gymnasium"]
     return {"python": platform.python_version(), **{name: version(name) for name in names}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +53,8 @@ class RewardNormaliser:
 
     def scale(self, rewards: NDArray[Any]) -> NDArray[Any]:
         """Rewards divided with the statistics as they are now (for evaluation)."""
-        scaled: NDArray[Any] = np.clip(rewards / np.sqrt(self.var + EPSILON), -CLIP, CLIP)
+        deviation = math.sqrt(self.var + EPSILON)  # a plain float: numpy 2 would compute in float64 with its own
+        scaled: NDArray[Any] = np.clip(rewards / deviation, -CLIP, CLIP)
         return scaled
 
     def _merge(self, batch: NDArray[np.float64]) -> None:

@@ -1,6 +1,5 @@
 """Procgen, driven through the C interface of its library.
 
-The library is reached through gym3's `CEnv`, so that neither `procgen` nor `gym` is imported (both print warnings).
 Every environment is seeded; the whole state can be saved and restored; and a level can be set on any environment by
 restoring a saved start of it, with the unmodified library.
 """
@@ -8,16 +7,17 @@ restoring a saved start of it, with the unmodified library.
 from __future__ import annotations
 
 import functools
-import importlib.util
+import hashlib
 import struct
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dcpg.envs.base import Array, Step
 from dcpg.envs.levels import LevelChooser
-from dcpg.errors import BadInput, unknown
+from dcpg.envs.libenv import Environments
+from dcpg.envs.library import library
+from dcpg.errors import unknown
 from dcpg.seeding import rand_seed
 
 GAMES = (
@@ -35,28 +35,14 @@ NUM_ACTIONS = 15
 ALL_LEVELS = 2**31 - 1
 
 
-MAX_STATE = 2**20
-
-
 STATE_END = bytes.fromhex("fecafeca")  # the end marker of a state, the library's 0xCAFECAFE
 
 
 MAX_STARTS = 4096  # cached level starts, about 20 to 40 kB each
 
 
-LOADED: dict[str, Any] = {}  # the library, once its first environment is made
-
-
 # Level starts are made with this seed, so that they are the same in every run.
 START_SEED = 0
-
-
-@functools.cache
-def _folder() -> Path:
-    spec = importlib.util.find_spec("procgen")
-    if spec is None or spec.origin is None:
-        raise BadInput("Procgen is not installed; run: pip install procgen-mirror==0.10.7")
-    return Path(spec.origin).parent / "data"
 
 
 def check_game(game: str) -> str:
@@ -68,11 +54,9 @@ def check_game(game: str) -> str:
 
 def _make(
     num: int, game: str, mode: str, *, start: int, count: int, seed: int, threads: int = 0, render: bool = False
-) -> Any:
-    """The C environment. All options besides these are Procgen's defaults."""
-    from gym3.libenv import CEnv
-
-    options = {
+) -> Environments:
+    """The library's environments. All options besides these are Procgen's defaults."""
+    options: dict[str, str | bool | int] = {
         "env_name": check_game(game),
         "distribution_mode": MODES[mode],
         "start_level": start,
@@ -89,23 +73,9 @@ def _make(
         "paint_vel_info": False,
         "use_sequential_levels": False,
         "debug_mode": 0,
-        "resource_root": f"{_folder() / 'assets'}/",
+        "resource_root": f"{library().assets}/",
     }
-    functions = ["int get_state(libenv_env *, int, char *, int);", "void set_state(libenv_env *, int, char *, int);"]
-    env = CEnv(num, str(_folder() / "prebuilt"), c_func_defs=functions, options=options, reuse_arrays=True)
-    # the library stays loaded: unloading it with its last environment would happen wherever garbage is collected, and
-    # the next environment would read all assets again
-    LOADED.setdefault("library", env._c_lib)
-    # cffi looks a function up at its first use, under a lock that all environments share. If the garbage collector
-    # closed an environment during another lookup in the same thread, it would wait for that lock for ever; so the
-    # function that closes environments is looked up now.
-    LOADED["close"] = env._c_lib.libenv_close
-    return env
-
-
-def _get_states(env: Any, indices: range) -> list[bytes]:
-    buffer = env._ffi.new(f"char[{MAX_STATE}]")
-    return [bytes(env._ffi.buffer(buffer, env.call_c_func("get_state", i, buffer, MAX_STATE))) for i in indices]
+    return library().c.make(num, options)
 
 
 def state_game(state: bytes) -> str:
@@ -172,14 +142,15 @@ class Procgen:
     def observe(self) -> tuple[Array, Array]:
         """Copies of the frames and the level seeds."""
         self._env.observe()
-        return self._frames(), self._env._info["level_seed"].astype(np.int64)
+        return self._frames(), self._levels()
 
     def step(self, actions: Array) -> Step:
         """Step all environments. Procgen never truncates, and has already reset where an episode ended."""
         env = self._env
-        env.act({"action": actions.astype(np.int32)})
-        rewards, _, first = env.observe()
-        rewards, dones = rewards.copy(), first.copy()
+        env.actions["action"][:] = actions
+        env.act()
+        env.observe()
+        rewards, dones = env.rewards.copy(), env.first.copy()
         if self.levels is not None and dones.any():  # after the copies: set_state overwrites rewards and dones
             for i in np.flatnonzero(dones):
                 self._set_level(int(i), self.levels.choose(int(i)))
@@ -190,19 +161,18 @@ class Procgen:
             dones=dones,
             valid=np.ones(self.num_envs, bool),
             crosses=dones,
-            levels=env._info["level_seed"].astype(np.int64),
+            levels=self._levels(),
             truncated=np.zeros(self.num_envs, bool),
             final_frames=None,
         )
 
     def high_resolution(self) -> Array:
         """The frames at Procgen's display resolution, uint8 [N, 512, 512, 3]; only with `render`."""
-        rgb: Array = self._env._info["rgb"]
-        return rgb.copy()
+        return self._env.info["rgb"].copy()
 
     def state(self) -> list[bytes]:
         """One blob per environment, without the state of a level chooser."""
-        return _get_states(self._env, range(self.num_envs))
+        return self._env.states()
 
     def restore(self, state: list[bytes]) -> None:
         """Continue exactly from `state()`; a state of another game is refused before the library sees it."""
@@ -212,10 +182,10 @@ class Procgen:
             if state_game(blob) != self.game:
                 raise ValueError(f"an environment state belongs to {state_game(blob)!r}, not to {self.game!r}")
         for i, blob in enumerate(state):
-            self._env.call_c_func("set_state", i, blob, len(blob))
+            self._env.set_state(i, blob)
         self._env.observe()
         if self.levels is not None:
-            strange = set(self._env._info["level_seed"].tolist()) - set(self.levels.levels)
+            strange = set(self._levels().tolist()) - set(self.levels.levels)
             if strange:
                 raise ValueError(f"the environments play levels that are not this run's: {sorted(strange)[:3]}")
 
@@ -224,15 +194,17 @@ class Procgen:
         self._env.close()
 
     def _set_level(self, index: int, level: int) -> None:
-        blob = level_start(self.game, self.mode, level)
-        self._env.call_c_func("set_state", index, blob, len(blob))
+        self._env.set_state(index, level_start(self.game, self.mode, level))
 
     def arrange(self, observations: Array) -> Array:
         """Frames scaled to the size that the networks see."""
         return observations.copy() if self.frame_size == 64 else averaged(observations, 64 // self.frame_size)
 
     def _frames(self) -> Array:
-        return self.arrange(self._env._ob["rgb"])
+        return self.arrange(self._env.observations["rgb"])
+
+    def _levels(self) -> Array:
+        return self._env.info["level_seed"].astype(np.int64)
 
 
 @functools.lru_cache(maxsize=MAX_STARTS)
@@ -240,7 +212,7 @@ def level_start(game: str, mode: str, level: int) -> bytes:
     """The state of an environment at the start of a level."""
     env = _make(1, game, mode, start=level, count=1, seed=START_SEED)
     env.observe()
-    (state,) = _get_states(env, range(1))
+    (state,) = env.states()
     env.close()
     return state
 
@@ -258,3 +230,23 @@ def averaged(frames: Array, factor: int) -> Array:
 def train_seed(seed: int) -> int:
     """The seed of a run's training environments."""
     return rand_seed(seed, "train-levels")
+
+
+@functools.cache
+def pictures(game: str, mode: str) -> str:
+    """A fingerprint of how the library draws a game: a hash of 576 frames of the levels 0 to 199.
+
+    Builds of Procgen that draw a game differently do so in few frames; here they are 9 or more of the 576.
+    """
+    env, index = Procgen(64, game, seed=START_SEED, mode=mode), np.arange(64)
+    digest = hashlib.sha256(env.observe()[0].tobytes())
+    for t in range(8):
+        digest.update(env.step((t * (t + 5) + index * (t * t + 11)) % NUM_ACTIONS).frames.tobytes())
+    env.close()
+    return digest.hexdigest()[:16]
+
+
+def drawn_by(game: str, mode: str) -> dict[str, Any]:
+    """The library that this process plays a game with, as config.json keeps it."""
+    used = library()
+    return {"library": used.name, "interface": used.c.interface, "pictures": pictures(game, mode)}

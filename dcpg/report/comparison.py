@@ -146,7 +146,29 @@ def compare(
     for record in records:
         if not record.evaluations:
             problems.append(Problem(record.path, "no evaluation yet"))
-    return Comparison(records, setting, ranges)
+    comparison = Comparison(records, setting, ranges)
+    _note_other_pictures(comparison, problems)
+    return comparison
+
+
+def _note_other_pictures(comparison: Comparison, problems: list[Problem]) -> None:
+    """Note runs of a game whose frames were drawn otherwise than those of most of its runs."""
+    for game in comparison.games:
+        drawn: dict[tuple[str, ...], list[Record]] = defaultdict(list)
+        for record in comparison.records:
+            if record.config.game == game and record.written.drawn_by:
+                drawn[tuple(one["pictures"] for one in record.written.drawn_by)].append(record)
+        usual = max(drawn, key=lambda seen: len(drawn[seen]), default=())
+        for seen, found in drawn.items():
+            if seen != usual:
+                library = found[0].written.drawn_by[-1]["library"]
+                problems.append(
+                    Problem(
+                        found[0].path,
+                        f"{len(found)} of the runs on {game}, this one first, saw other pictures of the game than the "
+                        f"others ({_short(library)}): they are compared, but builds of Procgen differ in some sprites",
+                    )
+                )
 
 
 def _difference(one: Setting, other: Setting) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dcpg.config.written import read_written
+from dcpg.extras import need
 from dcpg.runs.evaluate import half_width
 from dcpg.storage.rows import SPLITS, Evaluation, Metrics, read
 from dcpg.storage.rundir import RunDirectory
@@ -17,6 +18,7 @@ COLOURS = {"train": "tab:blue", "test": "tab:orange"}
 
 def curves(run: RunDirectory) -> Path:
     """curves.png: returns on training and unseen levels, and predicted against true value."""
+    need("report", "curves.png")
     import matplotlib
 
     matplotlib.use("Agg")

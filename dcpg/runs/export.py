@@ -20,8 +20,8 @@ from dcpg.config.schema import OWN, Config
 from dcpg.config.written import EXPORT, Written, read_written
 from dcpg.envs.procgen import ALL_LEVELS
 from dcpg.errors import BadInput, NoValidCheckpoint, StorageFailed
+from dcpg.extras import need
 from dcpg.methods import METHODS
-from dcpg.runs import video
 from dcpg.runs.agent import Agent, load_agent
 from dcpg.runs.evaluate import evaluate_agent, half_width, recorded_levels
 from dcpg.storage.files import dump, fsync_dir, write_durable
@@ -53,6 +53,8 @@ def write(
         raise BadInput("The untrained agent is not exported: its weights follow from the seed alone.")
     target = Path(os.path.abspath(out if out is not None else directory / "export"))
     check_target(target)
+    if not written.config.game.startswith(OWN):
+        need("video", "The export's video")
     agent = None if written.config.game.startswith(OWN) else load_agent(directory, at)
     moment = agent.moment if agent is not None else find(run, written.config, at)
     files = {
@@ -68,6 +70,8 @@ def write(
         for name, data in files.items():
             write_durable(temporary / name, data)
         if agent is not None:
+            from dcpg.runs import video
+
             show("Recording the agent on unseen levels ...")
             video.record(agent, recorded_levels(agent, "test"), temporary / REPLAY)
         fsync_dir(temporary)
@@ -243,7 +247,7 @@ def card(written: Written, moment: Moment, returns: Returns) -> str:
         load=OWN_LOAD if own else '"folder")  # the folder with these files',
         eval="" if own else " `dcpg eval folder` plays the agent and gives the returns above again.",
         again=_again(written, moment),
-        versions=", ".join(f"{name} {version}" for name, version in written.versions.items()),
+        versions=", ".join(f"{name} {version}" for name, version in written.versions.items()) + _library(written),
         citation=CITATION,
     )
 
@@ -255,6 +259,11 @@ def training_levels(config: Config) -> str:
     if c.seeds:
         words = f"the {len(c.seeds)} level seeds that `levels.seeds` of `{CONFIG}` lists"
     return words + (", by prioritised replay" if c.sampler == "prioritised" else "")
+
+
+def _library(written: Written) -> str:
+    libraries = ", then ".join(f"{one['library']} (pictures {one['pictures']})" for one in written.drawn_by)
+    return f"; frames by {libraries}" if libraries else ""
 
 
 def _returns(returns: Returns, own: bool) -> str:

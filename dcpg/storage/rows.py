@@ -142,6 +142,9 @@ class Summary(Row, frozen=True, kw_only=True):
     test_return: Number | None = None
     train_returns: list[Number] | None = None
     test_returns: list[Number] | None = None
+    pictures: list[str] | None = (
+        None  # fingerprints of Procgen's frames: two or more after a resume with another library
+    )
 
 
 class Event(Row, frozen=True, kw_only=True):

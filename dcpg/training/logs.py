@@ -11,7 +11,7 @@ from typing import Any
 
 from dcpg.config.schema import Config
 from dcpg.config.written import fingerprint
-from dcpg.errors import BadInput
+from dcpg.extras import need
 from dcpg.storage.rows import Evaluation, Metrics
 from dcpg.storage.rundir import RunDirectory
 
@@ -73,12 +73,9 @@ class Logs:
         self._writer: EventFile | None = None
         self._wandb: Any = None
         if config.wandb and directory.writes:
-            try:
-                import wandb
-            except ModuleNotFoundError:
-                raise BadInput(
-                    "wandb is not installed; run: pip install 'dcpg[wandb]', or leave wandb=true out."
-                ) from None
+            need("wandb", "wandb=true")
+            import wandb
+
             self._wandb = wandb.init(
                 project="dcpg",
                 name=directory.path.name,

@@ -10,7 +10,7 @@ from typing import Any
 
 from dcpg.config.build import EnvMaker
 from dcpg.config.schema import OWN, Config
-from dcpg.config.written import read_written, to_write
+from dcpg.config.written import LATER, PROCGEN, Written, drawn_today, read_written, to_write
 from dcpg.errors import BadInput
 from dcpg.machine.automatic import settled
 from dcpg.machine.devices import device_of, has_bf16
@@ -62,9 +62,12 @@ def start(
                 raise BadInput(f"--init {init} does not fit this run: {error}.") from None
         _check_equal(trainer)
 
+        plain = to_write(trainer.config, init)
+        trainer.pictures = [plain[PROCGEN]["pictures"]] if plain[PROCGEN] else []
+
         def begin() -> None:  # config.json comes last: with it the run exists
             trainer.save(final=True)
-            directory.write_json(directory.config, to_write(trainer.config, init))
+            directory.write_json(directory.config, plain)
 
         return Run(out, trainer.run(begin).plain())
     except BaseException:
@@ -95,8 +98,9 @@ def resume(
             trainer.observer.warn(f"This run may not have the memory or disk that it needs: {'; '.join(missing)}.")
         _check_equal(trainer)
         trainer.restore()
-        if steps is not None:
-            directory.write_json(directory.config, {**written.plain, "steps": steps})
+        changes = ({} if steps is None else {"steps": steps}) | _other_pictures(written, trainer)
+        if changes:
+            directory.write_json(directory.config, {**written.plain, **changes})
         return Run(out, trainer.run().plain())
     finally:
         directory.lock.release()
@@ -116,6 +120,20 @@ def _warn_of_emulation(trainer: Trainer) -> None:
             "This device has no instructions for bfloat16 and emulates it, many times slower than float32; a new run "
             "with --precision fp32 is faster."
         )
+
+
+def _other_pictures(written: Written, trainer: Trainer) -> dict[str, Any]:
+    """What config.json adds when Procgen draws the run's game otherwise here than where it was trained so far."""
+    trainer.pictures = [one["pictures"] for one in written.drawn_by]
+    now = drawn_today(written.config) if written.drawn_by else None
+    if now is None or now["pictures"] == trainer.pictures[-1]:
+        return {}
+    trainer.observer.warn(
+        f"Procgen draws {written.config.game} otherwise here ({now['library']}) than where this run was trained so far "
+        f"({written.drawn_by[-1]['library']}): it goes on with slightly other pictures, and its summary says so."
+    )
+    trainer.pictures.append(now["pictures"])
+    return {LATER: [*written.drawn_by[1:], now]}
 
 
 def _announce(config: Config, needs: Needs, rollouts: int, observer: RunObserver | None, ranks: Ranks) -> None:

@@ -93,6 +93,7 @@ class Trainer(LoopObserver):
         self.logs = Logs(config, directory, self._warn)
         self.signals, self.watchdog = StopSignals(), Watchdog(directory.lock, config.env.timeout)
         self.stopwatch = Stopwatch()
+        self.pictures: list[str] = []  # fingerprints of the frames that this run has seen, for the summary
 
     def _warn(self, message: str) -> None:
         self.observer.warn(message)
@@ -295,6 +296,7 @@ class Trainer(LoopObserver):
             test_return=test.mean if test else None,
             train_returns=train.returns if train else None,
             test_returns=test.returns if test else None,
+            pictures=self.pictures or None,
         )
         self.directory.write_json(self.directory.summary, summary.plain())
         return summary

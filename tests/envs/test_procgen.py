@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
@@ -168,16 +167,4 @@ def test_no_noise_on_the_terminal() -> None:
     code = "from dcpg.envs.procgen import Procgen; Procgen(2, 'coinrun', seed=0).observe()"
     done = subprocess.run([sys.executable, "-W", "default", "-c", code], capture_output=True, text=True)
     assert done.returncode == 0
-    assert "gym" not in done.stderr.lower()
-    assert done.stdout == ""
-
-
-def test_closing_waits_for_no_lock() -> None:
-    """The garbage collector may close an environment while its thread holds cffi's lock, which is not re-entrant."""
-    env = Procgen(1, "maze", seed=0)
-    raw = env._env
-    with raw._ffi._lock:
-        closing = threading.Thread(target=raw.close, daemon=True)
-        closing.start()
-        closing.join(20)
-        assert not closing.is_alive()
+    assert (done.stdout, done.stderr) == ("", "")

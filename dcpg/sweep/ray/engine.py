@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 
 from dcpg.config.schema import Config
 from dcpg.errors import BadInput, DcpgError, OutOfMemory, StorageFailed
+from dcpg.extras import need
 from dcpg.machine.automatic import settled
 from dcpg.runs.status import is_running
 from dcpg.sweep.attempt import Attempt, Outcome, not_started
@@ -46,8 +46,7 @@ class RayEngine:
         demands = {key: demand(job.config) for key, job in one_per_label(jobs).items()}
         self.demands = {job.name: demands[job.label, job.config.steps] for job in jobs}
         self._own_cluster = address is None
-        if importlib.util.find_spec("ray") is None:
-            raise BadInput("--engine ray needs Ray; run: pip install 'dcpg[ray]'")
+        need("ray", "--engine ray")
         self._attempts: dict[Any, Attempt] = {}  # by Ray's reference to the outcome
         self._excluded: dict[str, str] = {}  # node -> host
         self._stopping = False
