@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dcpg.errors import BadInput, StorageFailed, unknown
+from dcpg.extras import need
 from dcpg.report.comparison import Comparison, StiffnessRuns, compare
 from dcpg.report.figures import FIGURES, STIFFNESS_FIGURES
 from dcpg.report.missing import Missing, missing
@@ -47,6 +48,7 @@ def write_report(
     for name in names:
         if name not in NAMES:
             raise unknown("table or figure", name, NAMES)
+    need("report", "dcpg report")
     records, problems = read(directories, cache)
     if not records:
         raise BadInput("No run can be used: " + "; ".join(f"{p.path}: {p.text}" for p in problems[:3]))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import random
 import statistics
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
+from playwright.sync_api import Browser
 
+from dcpg.report import page as making
 from dcpg.report.write import write_report
 from dcpg.runs import video
 from tests import synthetic
@@ -100,6 +103,36 @@ def test_it_renders_on_every_screen(made: Made, look: Any, size: tuple[int, int]
     own = address(made)
     assert [a for a in view.requests if not a.startswith(("data:", "blob:")) and a != own] == []
     assert len(page.screenshot()) > 20_000
+
+
+def test_charts_in_view_draw_themselves(made: Made, look: Any) -> None:
+    view = look(address(made))
+    until(view.page, "document.querySelector('#overview .chart .point') !== null")
+    assert view.errors == []
+
+
+def test_a_browser_that_cannot_open_the_library_shows_the_rest(made: Made, chromium: Browser) -> None:
+    errors: list[str] = []
+    page = chromium.new_page()
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.add_init_script("delete window.DecompressionStream")
+    page.goto(address(made))
+    assert page.inner_text("main > p").startswith("This browser is too old to draw the charts")
+    assert not any(chart.is_visible() for chart in page.query_selector_all(".chart"))
+    assert made.data["tables"][0]["title"] in page.inner_text("#tables")
+    assert page.is_visible("#tables td")
+    page.click("#theme")
+    page.click('#curves [data-method="ppg"]')
+    page.close()
+    assert errors == []
+
+
+def test_the_size_and_bytes_of_the_file(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "strftime", lambda *given: "2026-01-01 00:00")
+    first = making.page(made.data)  # which has no pictures
+    assert len(first.encode()) <= 2.1e6
+    making.chart_library.cache_clear()
+    assert making.page(made.data) == first
 
 
 def test_nothing_in_the_data_is_taken_for_markup(made: Made, look: Any) -> None:

@@ -66,9 +66,21 @@
       el("tbody", {}, ...rows.map((r) => el("tr", {}, ...r.map((v, i) => cell("td", v, i)))))));
   }
 
+  // -- the chart library: opened while the rest of the page is already shown
+  const canDraw = "DecompressionStream" in window;
+  if (!canDraw) main.append(el("p", { class: "lead" }, "This browser is too old to draw the charts, which need Chrome 80, Firefox 113, Safari 16.4 or newer; everything else is here."));
+  async function openLibrary() {
+    const text = atob(document.getElementById("plotly").textContent), packed = new Uint8Array(text.length);
+    for (let i = 0; i < text.length; i++) packed[i] = text.charCodeAt(i); // Uint8Array.from takes 300 ms longer
+    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+    document.head.append(el("script", {}, await new Response(stream).text()));
+  }
+  const library = canDraw ? openLibrary() : null;
+
   // -- charts: drawn when they come into view, drawn again when the colours change
   const drawings = new Map();
-  const near = new IntersectionObserver((entries) => {
+  const near = new IntersectionObserver(async (entries) => {
+    await library;
     for (const entry of entries) if (entry.isIntersecting) draw(entry.target);
   }, { rootMargin: "600px" });
   function colours() {
@@ -94,7 +106,7 @@
     node.dataset.drawn = "true";
   }
   function chart(parent, make, size = "") {
-    const node = el("div", { class: `chart ${size}`, role: "img", "aria-label": parent.closest("section") ? `Chart: ${parent.closest("section").querySelector("h2").textContent}` : "Chart" });
+    const node = el("div", { class: `chart ${size}`, hidden: canDraw ? null : "", role: "img", "aria-label": parent.closest("section") ? `Chart: ${parent.closest("section").querySelector("h2").textContent}` : "Chart" });
     parent.append(node);
     drawings.set(node, make);
     near.observe(node);
@@ -465,5 +477,5 @@
     if (typeof chosen.scroll === "number") { scrollTo({ top: chosen.scroll, behavior: "instant" }); remember("scroll", null); }
     const looking = setInterval(look, 3000);
   }
-  window.dcpgReport = { data: D, drawAll: () => drawings.forEach((_, node) => draw(node)) };
+  window.dcpgReport = { data: D, drawAll: async () => { await library; drawings.forEach((_, node) => draw(node)); } };
 })();
