@@ -1,11 +1,17 @@
-# With nothing but Python 3.11 or 3.12, git and make:
+# With nothing but Python 3.11, 3.12 or 3.13, git and make:
 #   make train        set everything up, train DCPG for a few minutes, evaluate, make a video and a picture
 #   make test         set everything up, run linters, types and tests (under 10 minutes)
 #   make test-faults  the longer tests: kills, faults, slow tests of the ablations (under 25 minutes)
 #   make docs         set everything up, build the documentation as a site in the folder site
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
-VENV := .venv
+# make PYTHON=python3.13 ... uses another Python, in a virtual environment of its own (.venv-3.13)
+USUAL := $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+PYTHON ?= $(USUAL)
+version = $(shell $(1) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+ifeq ($(call version,$(PYTHON)),)
+$(error PYTHON=$(PYTHON) cannot be run; give the path of a Python)
+endif
+VENV := .venv$(addprefix -,$(filter-out $(call version,$(USUAL)),$(call version,$(PYTHON))))
 BIN := $(VENV)/bin
 GAME ?= starpilot
 STEPS ?= 400000
@@ -17,7 +23,7 @@ OUT ?= runs/$(GAME)-dcpg-$(SEED)
 setup: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] < (3, 13) else "dcpg needs Python 3.11 or 3.12; set PYTHON=/path/to/python3.11")'
+	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] < (3, 14) else "dcpg needs Python 3.11, 3.12 or 3.13; set PYTHON=/path/to/python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
@@ -51,8 +57,9 @@ test-faults: setup
 	$(BIN)/python -m pytest -m faults -n auto --maxprocesses 8 --dist worksteal --ignore tests/faults
 
 docs: setup
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict
+	@rm -rf site
+	@$(BIN)/python docs/build_site.py site
 	@echo "Site: site/index.html   With search: $(BIN)/python -m http.server -d site -b 127.0.0.1 8000"
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build site *.egg-info
+	rm -rf .venv .venv-3.* .mypy_cache .ruff_cache .pytest_cache .hypothesis build site *.egg-info
