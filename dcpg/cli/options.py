@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dcpg import __version__
 from dcpg.errors import BadInput
 
 app = typer.Typer(
@@ -17,6 +18,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"dcpg {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Options that are given before a command."""
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]

@@ -142,9 +142,7 @@ class Summary(Row, frozen=True, kw_only=True):
     test_return: Number | None = None
     train_returns: list[Number] | None = None
     test_returns: list[Number] | None = None
-    pictures: list[str] | None = (
-        None  # fingerprints of Procgen's frames: two or more after a resume with another library
-    )
+    pictures: list[str] | UnsetType = UNSET  # fingerprints of frames; several after a resume with another library
 
 
 class Event(Row, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Literal, NoReturn
 
 import torch
+from msgspec import UNSET
 
 from dcpg.config.build import EnvMaker, augmenter_of, build_network, check_fits, make_train, train_levels
 from dcpg.config.command import resume_command
@@ -296,7 +297,7 @@ class Trainer(LoopObserver):
             test_return=test.mean if test else None,
             train_returns=train.returns if train else None,
             test_returns=test.returns if test else None,
-            pictures=self.pictures or None,
+            pictures=self.pictures or UNSET,
         )
         self.directory.write_json(self.directory.summary, summary.plain())
         return summary

@@ -134,7 +134,7 @@ def test_train_eval_record_resume(capsys: pytest.CaptureFixture[str], tmp_path: 
 def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "doctor")
     assert code == 0
-    assert "ok   procgen runs" in out
+    assert "ok   pictures" in out
     assert "BAD" not in out
 
 

@@ -151,7 +151,7 @@ def test_places_that_cannot_be_written(runs: Driver, small_disk: Path, tmp_path:
     record("12 read-only or impossible places", len(places), len(places))
 
 
-@pytest.mark.parametrize("why", [["--init", "/nowhere"], ["--set", "wandb=true"]])
+@pytest.mark.parametrize("why", [["--init", "/nowhere"], ["--set", "machine.device=cuda:9"]])
 def test_a_refusal_leaves_other_files_alone(runs: Driver, tmp_path: Path, why: list[str]) -> None:
     """--out may name a folder that holds a person's files."""
     out = tmp_path / "home"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import sys
 import types
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -54,7 +54,7 @@ def test_how_many_runs_a_node_takes() -> None:
 
 
 def test_without_the_package_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(BadInput, match=r"pip install 'dcpg\[ray\]'"):
         RayEngine(tmp_path, [], None)
     assert list(tmp_path.iterdir()) == []
@@ -63,7 +63,8 @@ def test_without_the_package_it_says_what_to_install(tmp_path: Path, monkeypatch
 def test_a_ray_that_could_not_have_found_its_token_is_not_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "ray", types.ModuleType("ray"))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    loaded = types.ModuleType("ray")
+    loaded.__spec__ = ModuleSpec("ray", None)
+    monkeypatch.setitem(sys.modules, "ray", loaded)
     with pytest.raises(DcpgError, match="Ray was loaded before"):
         RayEngine(tmp_path, [], None)
