@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-BESIDE_DOCS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "CITATION.cff")
+BESIDE_DOCS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "CITATION.cff", "examples/quickstart.ipynb")
 
 
 def build(site: Path) -> None:
@@ -23,7 +23,8 @@ def build(site: Path) -> None:
         shutil.copy(ROOT / "zensical.toml", copy)
         shutil.copytree(ROOT / "docs", copy / "pages" / "docs", ignore=shutil.ignore_patterns("__pycache__"))
         for file in BESIDE_DOCS:
-            shutil.copy(ROOT / file, copy / "pages")
+            (copy / "pages" / file).parent.mkdir(exist_ok=True)
+            shutil.copy(ROOT / file, copy / "pages" / file)
         command = [sys.executable, "-m", "zensical", "build", "--strict"]
         done = subprocess.run(command, cwd=copy, capture_output=True, encoding="utf-8", check=False)  # noqa: S603
         if done.returncode:

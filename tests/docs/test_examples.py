@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import dcpg
 from dcpg.cli.app import app
+from dcpg.envs.adapter import GymnasiumEnv
 from dcpg.methods import METHODS
 from dcpg.storage.rows import read_rows
 from tests.docs.pages import DOCS, ROOT, code_block
@@ -165,3 +166,42 @@ def test_corridor_trains_evaluates_both_splits_and_resumes(corridor: ModuleType,
     assert again["returns"] == row["test_returns"]
     agent = dcpg.load(whole, env=corridor.make)
     assert 0 <= int(agent.act(np.zeros(agent.shape, np.uint8))) < 3
+
+
+@pytest.fixture
+def envpool_procgen(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    pytest.importorskip("envpool", reason="EnvPool (about 1.1 GB) is not installed")
+    return imported(DOCS / "examples/envpool_procgen.py", "envpool_procgen_of_the_docs", monkeypatch)
+
+
+def test_envpool_resets_in_the_step_after_an_end_and_repeats_with_a_seed(envpool_procgen: ModuleType) -> None:
+    make, _ = envpool_procgen.makers("maze")
+    env, again = (GymnasiumEnv(make(8, 0), seed) for seed in (3, 3))
+    assert env.shape == (32, 32, 3)
+    assert not np.array_equal(env.observe()[1], GymnasiumEnv(make(8, 0), 4).observe()[1])
+    ended = np.zeros(8, bool)
+    for step in range(600):  # a maze is cut off after 500 steps
+        before = env.observe()[1]
+        actions = np.random.default_rng(step).integers(0, 15, 8)
+        found, repeated = env.step(actions), again.step(np.where(ended, 0, actions))
+        assert np.array_equal(found.frames, repeated.frames)  # whatever the action of a dead step was
+        assert np.array_equal(found.valid, ~ended)
+        assert np.array_equal(found.levels[~ended], before[~ended])
+        assert (found.rewards[ended] == 0).all()
+        ended = found.dones
+        if step == 499:
+            assert found.truncated.any()
+    env.close()
+    again.close()
+
+
+def test_envpool_example_trains_and_evaluates_both_splits(
+    envpool_procgen: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--game", "coinrun", "--steps", "512", "--out", str(tmp_path / "run")]
+    envpool_procgen.main(words, "tiny", {"evaluation.max_steps": 20})
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in printed] == ["training levels", "unseen levels"]
+    (*_, row) = read_rows(tmp_path / "run/eval.jsonl")
+    assert max(row["train_levels"]) < envpool_procgen.TRAIN_LEVELS <= min(row["test_levels"])
+    assert json.loads((tmp_path / "run/summary.json").read_text())["status"] == "finished"

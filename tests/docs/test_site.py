@@ -57,7 +57,8 @@ def test_the_site_is_built_strictly_and_whole(tmp_path: Path) -> None:
 def test_a_broken_link_stops_the_build(tmp_path: Path) -> None:
     for name in ("zensical.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "CITATION.cff"):
         shutil.copy(ROOT / name, tmp_path)
-    shutil.copytree(DOCS, tmp_path / "docs")
+    for folder in ("docs", "examples"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
     with (tmp_path / "docs" / "scale.md").open("a") as page:
         page.write("\n[no page](nowhere.md), [no heading](sweeps.md#nowhere)\n")
     done = build(tmp_path, tmp_path / "site")
