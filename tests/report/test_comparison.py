@@ -151,3 +151,38 @@ def test_a_run_that_started_from_trained_weights_is_not_one_of_the_method(tmp_pa
     assert report.comparison.labels == ["dcpg", "dcpg [init]"]
     assert report.problems == []
     assert read_csv(tmp_path / "out" / "tables" / "table1.csv")["BigFish", "DCPG"]["seeds"] == "1"
+
+
+def test_runs_that_saw_other_pictures_are_named(tmp_path: Path, command: Command) -> None:
+    """One of another build of Procgen, one that was resumed with it; runs of older releases do not say."""
+
+    def drawn(pictures: str) -> dict[str, Any]:
+        return {"library": f"procgen {pictures}", "interface": 1, "pictures": pictures}
+
+    runs = few(tmp_path / "runs", ("ppo", "dcpg"), (0, 1, 2))
+    mine = [run.path for run in runs if run.game == "bigfish"]
+    for path in mine[:-1]:
+        configured(lambda plain: plain.update(procgen=drawn("usual")))(path)
+    configured(lambda plain: plain.pop("procgen"))(mine[-1])
+    configured(lambda plain: plain.update(procgen=drawn("other")))(mine[1])
+    configured(lambda plain: plain.update(procgen_later=[drawn("other")]))(mine[2])
+    code, out, _, report = command(tmp_path / "runs", "--out", tmp_path / "out")
+    assert code == 0
+    assert report is not None
+    told = {p.path: p.text for p in report.problems}
+    sentence = (
+        "1 of the runs on bigfish, this one first, saw other pictures of the game than the others (procgen other): "
+        "they are compared, but builds of Procgen differ in some sprites"
+    )
+    assert told == {mine[1]: sentence, mine[2]: sentence}
+    assert "saw other pictures" in out
+    assert "saw other pictures" in (tmp_path / "out" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("wrong", ["text", {"library": 3}, [], {"library": "x"}, 0])
+def test_a_strange_library_is_refused(wrong: Any, tmp_path: Path, command: Command) -> None:
+    runs = few(tmp_path / "runs", ("ppo",), (0, 1))
+    configured(lambda plain: plain.update(procgen=wrong))(runs[0].path)
+    code, out, _, _ = command(tmp_path / "runs", "table1", "--out", tmp_path / "out")
+    assert code == 0
+    assert "config.json: procgen does not say which library drew the frames" in out
