@@ -151,7 +151,7 @@ class PrioritisedLevels:
     def row(self) -> dict[str, Any]:
         """The number of levels with a score, and the probability of the likeliest level."""
         scored = int((~np.isnan(self.scores)).sum())
-        top = float(self.distribution().max()) if scored == len(self.levels) else None
+        top = float(np.max(self.distribution())) if scored == len(self.levels) else None
         return {"levels_scored": scored, "levels_top_probability": top}
 
     def state(self) -> Any:

@@ -33,6 +33,9 @@ from dcpg.torchrun import processes, processes_here
 PROGRAM = 0.85e9  # bytes of the interpreter, torch and Procgen's assets
 
 
+CUDA_BUILD = 0.5e9  # bytes of the libraries that a torch for CUDA loads, even where there is no GPU
+
+
 ENVIRONMENT = 0.2e6  # bytes of one Procgen environment
 
 
@@ -77,7 +80,8 @@ def needs_of(config: Config, spaces: Spaces) -> Needs:
     opened = (AHEAD[device] + 1) * gathered  # this minibatch and those of B that are opened ahead
     computing = 2 * weights + moments + KEPT * (graph + opened)
     environments = config.env.num_envs / processes() + config.evaluation.episodes
-    own = PROGRAM + ENVIRONMENT * environments + (frames + tau + buffer) / processes()
+    program = PROGRAM + (CUDA_BUILD if torch.version.cuda else 0)
+    own = program + ENVIRONMENT * environments + (frames + tau + buffer) / processes()
     on_device = device != "cpu"
     saved = weights + moments
     milestones = config.steps // config.keep_every if config.keep_every else 0

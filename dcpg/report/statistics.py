@@ -55,24 +55,28 @@ def ppo_normalised(scores: Scores, ppo: Scores) -> dict[str, Array]:
 # -- metrics
 def mean(scores: Scores) -> Array:
     """The mean of the games' means."""
-    return np.mean(_game_means(scores), axis=0)  # type: ignore[no-any-return]
+    found: Array = np.mean(_game_means(scores), axis=0)
+    return found
 
 
 def median(scores: Scores) -> Array:
     """The median of the games' means."""
-    return np.median(_game_means(scores), axis=0)  # type: ignore[no-any-return]
+    found: Array = np.median(_game_means(scores), axis=0)
+    return found
 
 
 def iqm(scores: Scores) -> Array:
     """The mean of the middle half of all seeds of all games."""
     everything = np.sort(_all(scores), axis=-1)
     cut = int(0.25 * everything.shape[-1])
-    return everything[..., cut : everything.shape[-1] - cut].mean(-1)  # type: ignore[no-any-return]
+    found: Array = everything[..., cut : everything.shape[-1] - cut].mean(-1)
+    return found
 
 
 def optimality_gap(scores: Scores, best: float = 1.0) -> Array:
     """How far all seeds of all games fall short of `best`, on average."""
-    return best - np.minimum(_all(scores), best).mean(-1)  # type: ignore[no-any-return]
+    found: Array = best - np.minimum(_all(scores), best).mean(-1)
+    return found
 
 
 METRICS: dict[str, Metric] = {"mean": mean, "median": median, "iqm": iqm, "optimality_gap": optimality_gap}
@@ -91,12 +95,14 @@ def probability_of_improvement(x: Scores, y: Scores) -> Array:
     for game in games:
         difference = x[game][..., :, None] - y[game][..., None, :]
         chances.append(((difference > 0) + 0.5 * (difference == 0)).mean((-2, -1)))
-    return np.mean(chances, axis=0)  # type: ignore[no-any-return]
+    found: Array = np.mean(chances, axis=0)
+    return found
 
 
 def profile(scores: Scores, thresholds: Sequence[float] | Array) -> Array:
     """The share of all seeds of all games above each threshold, [..., thresholds]."""
-    return (_all(scores)[..., :, None] > _numbers("The thresholds", thresholds)).mean(-2)  # type: ignore[no-any-return]
+    found: Array = (_all(scores)[..., :, None] > _numbers("The thresholds", thresholds)).mean(-2)
+    return found
 
 
 # -- intervals

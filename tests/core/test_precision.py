@@ -135,6 +135,7 @@ def test_whole_numbers_of_a_frame_are_exact() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # of torch's compiler, to itself
+@pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on the CPU")
 def test_a_compiled_encoder_computes_the_same() -> None:
     settings = {"env.frame_size": 32, "network.channels": "4,8", "network.features": 16, "machine.compile": True}
@@ -152,6 +153,7 @@ def test_a_compiled_encoder_computes_the_same() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # of torch's compiler, to itself
+@pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on the CPU")
 @pytest.mark.faults  # slow
 def test_a_run_in_bfloat16_with_compiled_encoders(tmp_path: Path) -> None:

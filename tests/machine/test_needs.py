@@ -74,7 +74,7 @@ def test_a_frames_graph_holds_what_is_counted() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_the_papers_sizes_stay_small(name: str) -> None:
     bound = {"dppg": 4e9, "ppo": 2.5e9, "dcpg": 2.5e9}.get(name, 3e9)
-    assert needs(name).memory < bound
+    assert needs(name).memory - (machine_needs.CUDA_BUILD if torch.version.cuda else 0) < bound
     assert needs(name).disk < 2.2e9
 
 

@@ -21,6 +21,7 @@ from dcpg.config.presets import PRESETS
 from dcpg.config.schema import SCHEMA
 from dcpg.config.written import fingerprint, parse_written, read_written
 from dcpg.envs.levels import PrioritisedLevels
+from dcpg.envs.library import library
 from dcpg.errors import BadInput
 from dcpg.runs.records import read_run
 from dcpg.storage.rows import read_rows
@@ -60,7 +61,9 @@ def test_an_older_run_is_evaluated_as_its_rows_say(older: Path, name: str) -> No
     assert result["level_seeds"] == row["test_levels"]
     if name != "ddcpg-stopped":  # which stopped in the middle of a rollout, after its last evaluation
         assert result["steps"] == row["steps"]
-        assert result["predicted_value"] == pytest.approx(row["test_predicted_value"], rel=1e-4)
+        # the runs are of procgen-mirror; another build draws some sprites differently
+        near = {"rel": 1e-4} if library().package.startswith("procgen-mirror") else {"abs": 1e-3}
+        assert result["predicted_value"] == pytest.approx(row["test_predicted_value"], **near)
     assert dcpg.evaluate(older / "dcpg-finished", levels="0-1", at=256)["steps"] == 256
 
 
