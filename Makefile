@@ -4,26 +4,29 @@
 #   make test-faults  the longer tests: kills, faults, slow tests of the ablations (under 25 minutes)
 #   make docs         set everything up, build the documentation as a site in the folder site
 
-# make PYTHON=python3.13 ... uses another Python, in a virtual environment of its own (.venv-3.13)
+# make PYTHON=python3.13 ... uses another Python. Each has a virtual environment of its own: .venv belongs to the Python
+# that it was made with, others have .venv-3.13 and so on.
 USUAL := $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 PYTHON ?= $(USUAL)
 version = $(shell $(1) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-ifeq ($(call version,$(PYTHON)),)
-$(error PYTHON=$(PYTHON) cannot be run; give the path of a Python)
-endif
-VENV := .venv$(addprefix -,$(filter-out $(call version,$(USUAL)),$(call version,$(PYTHON))))
+VERSION := $(call version,$(PYTHON))
+MADE_WITH := $(or $(shell sed -n 's/^version = \([0-9]*\.[0-9]*\).*/\1/p' .venv/pyvenv.cfg 2>/dev/null),$(call version,$(USUAL)))
+VENV := .venv$(addprefix -,$(filter-out $(MADE_WITH),$(VERSION)))
 BIN := $(VENV)/bin
 GAME ?= starpilot
 STEPS ?= 400000
 SEED ?= 0
 OUT ?= runs/$(GAME)-dcpg-$(SEED)
 
-.PHONY: setup train test test-faults docs lint format clean
+.PHONY: setup python train test test-faults docs lint format clean
 
-setup: $(VENV)/.installed
+setup: python $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] < (3, 14) else "dcpg needs Python 3.11, 3.12 or 3.13; set PYTHON=/path/to/python3.11")'
+python:
+	@case "$(VERSION)" in 3.11|3.12|3.13) ;; \
+	*) echo "dcpg needs Python 3.11, 3.12 or 3.13 and cannot use $(PYTHON); set PYTHON=/path/to/python3.11" >&2; exit 2;; esac
+
+$(VENV)/.installed: pyproject.toml constraints.txt dcpg/__init__.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@

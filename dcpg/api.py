@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from dcpg.config.build import EnvMaker
 from dcpg.config.resolve import resolve
 from dcpg.config.schema import OWN
+from dcpg.config.written import other_library, read_written
 from dcpg.errors import BadInput, unknown
 from dcpg.extras import need
 from dcpg.runs.agent import Agent, load_agent
+from dcpg.storage.rundir import RunDirectory
 from dcpg.training import start as starting
 from dcpg.training.observer import RunObserver
 from dcpg.training.start import Run
@@ -102,9 +104,20 @@ def evaluate(
     maker = _maker(env, test_env)
     agent = load_agent(_directory(run), at, maker)
     if show is not _nothing:
+        _show_other_pictures(_directory(run), show)
         count = (episodes or agent.config.evaluation.episodes) if levels in SPLITS else len(level_range(levels))
         show(_duration_of(agent, count))
     return evaluate_agent(agent, levels, episodes, greedy, maker)
+
+
+def _show_other_pictures(directory: Path, show: Show) -> None:
+    written = read_written(RunDirectory(directory))
+    other = other_library(written)
+    if other is not None:
+        show(
+            f"Procgen draws {written.config.game} otherwise here ({other['library']}) than where this agent was "
+            f"trained ({written.libraries[-1]['library']})."
+        )
 
 
 @dataclass(frozen=True)
@@ -135,6 +148,7 @@ def record(
     video.check_target(target)
     chosen = recorded_levels(agent, levels)
     if show is not _nothing:
+        _show_other_pictures(_directory(run), show)
         show(_duration_of(agent, len(chosen)))
     played = video.record(agent, chosen, target)
     return Recording(target, chosen, played.returns, played.lengths)
@@ -190,6 +204,7 @@ def watch_report(
     from dcpg.report.write import write_report
     from dcpg.runs.records import Cache
 
+    need("report", "The page")
     tops, folder, chosen = [_directory(run) for run in directories], Path(out), _ranges(ranges)
     cache: Cache = {}
     serve_report(tops, folder, port, lambda draw: write_report(tops, folder, (), chosen, draw, cache))
@@ -218,7 +233,7 @@ def sweep(
     Runs that are done are not run again, others go on where they were. `engine` is "local", or "ray" for a Ray cluster:
     the one at `address`, or one on this machine. `retry` also tries runs again that were given up.
     """
-    from dcpg.sweep.driver import Driver, SilentSweepObserver
+    from dcpg.sweep.driver import Driver, SilentSweepObserver, check_tools
     from dcpg.sweep.local import LocalEngine
     from dcpg.sweep.plan import read
 
@@ -233,6 +248,7 @@ def sweep(
     words += [word for name, value in (settings or {}).items() for word in ("--set", f"{name}={value}")]
     words += ["--address", address] if address is not None else []
     words += ["--out", str(out)] if out is not None else []
+    check_tools(found.jobs, engine)
     driver = Driver(found, root, observer or SilentSweepObserver())
 
     def make_engine(jobs: Sequence[Job]) -> Engine:

@@ -14,8 +14,11 @@ EXTRAS = {  # extra -> what it is for, and its packages with the modules that th
 }
 
 
-def need(extra: str, what: str) -> None:
-    """Raise the sentence that names the extra if one of its packages is missing; `what` is what needs it."""
+def need(extra: str, what: str, *only: str) -> None:
+    """Raise the sentence that names the extra if one of its packages is missing; `what` is what needs it.
+
+    With `only`, the other packages of the extra may be missing.
+    """
     for package, module in EXTRAS[extra][1].items():
-        if find_spec(module) is None:
+        if (not only or package in only) and find_spec(module) is None:
             raise BadInput(f"{what} needs {package}; run: pip install 'dcpg[{extra}]'")

@@ -40,4 +40,6 @@ def without_escapes(html: str) -> str:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or Path(sys.argv[1]).exists():
+        sys.exit("usage: python docs/build_site.py NEW-FOLDER")
     build(Path(sys.argv[1]))

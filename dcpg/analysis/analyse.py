@@ -60,7 +60,7 @@ def analyse(
     about: dict[str, Any] = {
         "analysis": analysis, "method": config.method, "game": config.game, "seed": config.seed
     }  # fmt: skip
-    need("report", "The picture of an analysis")
+    need("report", "The picture of an analysis", "matplotlib")
     if analysis == "values":
         result = about | values_of(run)
     else:

@@ -15,7 +15,8 @@ from dcpg.core.evaluation import Protocol
 from dcpg.core.networks import Network
 from dcpg.envs.base import Spaces, VectorEnv
 from dcpg.envs.levels import EachOnce, LevelChooser, ListedLevels, PrioritisedLevels
-from dcpg.envs.procgen import NUM_ACTIONS, Procgen, train_seed
+from dcpg.envs.library import NUM_ACTIONS
+from dcpg.envs.procgen import Procgen, train_seed
 from dcpg.errors import BadInput
 from dcpg.ranks import ALONE, Ranks
 from dcpg.seeding import generator, rand_seed

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dcpg.config.schema import SCHEMA
+from dcpg.envs.library import known_pictures
 from dcpg.errors import BadInput
 
 # The presets of schema 5. A run's label and setting follow from the presets with which it was started.
@@ -47,7 +48,15 @@ def _from_6(plain: dict[str, Any]) -> dict[str, Any]:
     return plain | {"network": {"encoder": "impala", "width": 1} | plain["network"]}
 
 
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {5: _from_5, 6: _from_6}
+def _from_7(plain: dict[str, Any]) -> dict[str, Any]:
+    """Schema 8 names the library that drew the frames. Before, it was always procgen-mirror 0.10.7."""
+    name, env = "procgen-mirror 0.10.7", plain.get("env")
+    mode = env.get("mode") if isinstance(env, dict) else None
+    pictures = known_pictures()[name].get(f"{plain.get('game')} {mode}")  # None: your own environment
+    return {"procgen": {"library": name, "interface": 1, "pictures": pictures} if pictures else None} | plain
+
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {5: _from_5, 6: _from_6, 7: _from_7}
 
 
 def migrated(plain: Mapping[str, Any]) -> dict[str, Any]:

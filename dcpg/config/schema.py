@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from dcpg.core.encoders import Net
-from dcpg.envs.procgen import ALL_LEVELS, MAX_STARTS, MODES, check_game
+from dcpg.envs.library import MODES
+from dcpg.envs.procgen import ALL_LEVELS, MAX_STARTS, check_game
 from dcpg.errors import BadInput, unknown
 from dcpg.methods import METHODS, Common, Method
 from dcpg.methods.drac import CHOICES, DrAC, with_drac
 from dcpg.settings import Section, dotted, setting
 
-SCHEMA = 7  # version of config.json; a new one needs a function in migrate.py
+SCHEMA = 8  # version of config.json; a new one needs a function in migrate.py
 
 
 OWN = "own:"  # prefix of the game's name in runs on the user's own environment

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,8 +27,8 @@ from dcpg.config.schema import (
     Machine,
 )
 from dcpg.core.encoders import Net
-from dcpg.envs.library import package
-from dcpg.envs.procgen import drawn_by
+from dcpg.envs.library import OVERRIDE, installed
+from dcpg.envs.procgen import library_of
 from dcpg.errors import BadInput, unknown
 from dcpg.methods import METHODS
 from dcpg.methods.drac import DrAC
@@ -48,9 +49,7 @@ class Written:
     preset_values: dict[str, Any]  # dotted name -> what the preset set when the run was made
     init: str | None  # the run whose weights it started from
     versions: dict[str, str]  # what computed it
-    drawn_by: list[
-        dict[str, Any]
-    ]  # the libraries of Procgen that drew its frames: one, or more after a resume elsewhere
+    libraries: list[dict[str, Any]]  # that drew its frames; several after a resume with another one
 
     @property
     def fingerprint(self) -> str:
@@ -81,13 +80,13 @@ def parse_written(plain: Mapping[str, Any], where: Path | str = "config.json") -
         preset_values=dict(preset),
         init=str(init) if init else None,
         versions={str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {},
-        drawn_by=_drawn_by(today, where),
+        libraries=_libraries(today, where),
     )
 
 
-def _drawn_by(plain: Mapping[str, Any], where: Path | str) -> list[dict[str, Any]]:
-    """Empty for your own environment and for runs of releases that did not write it down."""
-    first, later = plain.get(PROCGEN), plain.get(LATER, [])
+def _libraries(plain: Mapping[str, Any], where: Path | str) -> list[dict[str, Any]]:
+    """Empty for your own environment."""
+    first, later = plain.get(PROCGEN), plain.get(LATER) or []
     found = [*([] if first is None else [first]), *(later if isinstance(later, list) else [later])]
     for one in found:
         if not isinstance(one, dict) or not all(isinstance(one.get(key), str) for key in ("library", "pictures")):
@@ -104,12 +103,18 @@ def to_write(config: Config, init: Path | None) -> dict[str, Any]:
     """The data of a new run's config.json."""
     preset = json.loads(json.dumps(PRESETS[config.preset]))
     own = {"preset_values": preset, "init": str(init) if init else None, "versions": dict(versions())}
-    return {"schema": SCHEMA, **config.to_json(), **own, PROCGEN: drawn_today(config)}
+    return {"schema": SCHEMA, **config.to_json(), **own, PROCGEN: library_today(config)}
 
 
-def drawn_today(config: Config) -> dict[str, Any] | None:
+def library_today(config: Config) -> dict[str, Any] | None:
     """The library that draws a run's frames in this process; None for your own environment."""
-    return None if config.game.startswith(OWN) else drawn_by(config.game, config.env.mode)
+    return None if config.game.startswith(OWN) else library_of(config.game, config.env.mode)
+
+
+def other_library(written: Written) -> dict[str, Any] | None:
+    """The library of this process if it draws the run's game otherwise than the one that the run saw last."""
+    today = library_today(written.config) if written.libraries else None
+    return None if today is None or today["pictures"] == written.libraries[-1]["pictures"] else today
 
 
 def fingerprint(plain: Mapping[str, Any]) -> str:
@@ -147,6 +152,6 @@ def versions() -> dict[str, str]:
     """The versions of what computes a run."""
     from importlib.metadata import version
 
-    procgen = package()
-    names = ["dcpg", "torch", "numpy", *([procgen.name] if procgen else []), "gymnasium"]
+    procgen = None if os.environ.get(OVERRIDE) else installed()
+    names = ["dcpg", "torch", "numpy", *([procgen[0]] if procgen else []), "gymnasium"]
     return {"python": platform.python_version(), **{name: version(name) for name in names}}

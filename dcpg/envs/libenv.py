@@ -24,10 +24,6 @@ OBSERVATION, ACTION, INFO = 1, 2, 3  # the three spaces
 UINT8, INT32 = 1, 2
 DTYPES: dict[int, np.dtype[Any]] = {UINT8: np.dtype(np.uint8), INT32: np.dtype(np.int32), 3: np.dtype(np.float32)}
 MAX_STATE = 2**20  # bytes
-FUNCTIONS = (
-    "libenv_version", "libenv_make", "libenv_get_tensortypes", "libenv_set_buffers", "libenv_observe", "libenv_act",
-    "libenv_close", "get_state", "set_state",
-)  # fmt: skip
 
 
 class _Option(Structure):
@@ -61,11 +57,27 @@ class _Buffers3(Structure):
     _fields_ = (_OB, _AC, _INFO, _REW, _FIRST)
 
 
-# version of the interface -> an array's description, the buffers, how the options are passed
-INTERFACES: dict[int, tuple[type[Structure], type[Structure], Any]] = {
-    1: (_Array1, _Buffers1, _Options),
-    3: (_Array3, _Buffers3, POINTER(_Options)),
+# version of the interface -> an array's description, the buffers, whether the options are passed by value
+INTERFACES: dict[int, tuple[type[Structure], type[Structure], bool]] = {
+    1: (_Array1, _Buffers1, True),
+    3: (_Array3, _Buffers3, False),
 }
+
+
+def functions(interface: int) -> dict[str, tuple[Any, tuple[Any, ...]]]:
+    """The functions of a library: name -> (type of the result, types of the arguments)."""
+    array, buffers, by_value = INTERFACES[interface]
+    return {
+        "libenv_version": (c_int, ()),
+        "libenv_make": (c_void_p, (c_int, _Options if by_value else POINTER(_Options))),
+        "libenv_get_tensortypes": (c_int, (c_void_p, c_int, POINTER(array))),
+        "libenv_set_buffers": (None, (c_void_p, POINTER(buffers))),
+        "libenv_observe": (None, (c_void_p,)),
+        "libenv_act": (None, (c_void_p,)),
+        "libenv_close": (None, (c_void_p,)),
+        "get_state": (c_int, (c_void_p, c_int, c_char_p, c_int)),
+        "set_state": (None, (c_void_p, c_int, c_char_p, c_int)),
+    }
 
 
 class Libenv:
@@ -75,7 +87,7 @@ class Libenv:
         try:
             # the library's own symbols come first, where the system can do that: torch brings another C++ runtime
             self._c: Any = ctypes.CDLL(str(path), mode=ctypes.DEFAULT_MODE | getattr(os, "RTLD_DEEPBIND", 0))
-            for name in FUNCTIONS:
+            for name in functions(1):
                 getattr(self._c, name)
         except OSError as error:
             raise BadInput(f"Procgen's library cannot be loaded ({error}).") from None
@@ -85,17 +97,7 @@ class Libenv:
         if self.interface not in INTERFACES:
             known = " and ".join(map(str, INTERFACES))
             raise BadInput(f"{path} speaks version {self.interface} of Procgen's C interface; dcpg speaks {known}.")
-        array, buffers, options = INTERFACES[self.interface]
-        for name, result, arguments in (
-            ("libenv_make", c_void_p, (c_int, options)),
-            ("libenv_get_tensortypes", c_int, (c_void_p, c_int, POINTER(array))),
-            ("libenv_set_buffers", None, (c_void_p, POINTER(buffers))),
-            ("libenv_observe", None, (c_void_p,)),
-            ("libenv_act", None, (c_void_p,)),
-            ("libenv_close", None, (c_void_p,)),
-            ("get_state", c_int, (c_void_p, c_int, c_char_p, c_int)),
-            ("set_state", None, (c_void_p, c_int, c_char_p, c_int)),
-        ):
+        for name, (result, arguments) in functions(self.interface).items():
             function = getattr(self._c, name)
             function.restype, function.argtypes = result, arguments
 
@@ -108,14 +110,16 @@ class Environments:
     """N environments of a library, and the arrays that they read and write, one row per environment."""
 
     def __init__(self, c: Any, interface: int, num: int, options: Mapping[str, str | bool | int]) -> None:
-        array_type, buffers_type, passed = INTERFACES[interface]
+        array_type, buffers_type, by_value = INTERFACES[interface]
         data = [_data(value) for value in options.values()]
         items = [
             _Option(name.encode(), dtype, count, ctypes.addressof(held))
             for name, (dtype, count, held) in zip(options, data, strict=True)
         ]
         given = _Options((_Option * len(items))(*items), len(items))
-        self._c, self._handle = c, c.libenv_make(num, given if passed is _Options else byref(given))
+        self._c, self._handle = c, c.libenv_make(num, given if by_value else byref(given))
+        if self._handle is None:
+            raise BadInput("Procgen's library made no environments.")
         self._close = weakref.finalize(self, c.libenv_close, self._handle)
         spaces = [self._arrays(space, num, array_type) for space in (OBSERVATION, ACTION, INFO)]
         self.observations, self.actions, self.info = spaces

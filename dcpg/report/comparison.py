@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -146,29 +146,27 @@ def compare(
     for record in records:
         if not record.evaluations:
             problems.append(Problem(record.path, "no evaluation yet"))
-    comparison = Comparison(records, setting, ranges)
-    _note_other_pictures(comparison, problems)
-    return comparison
+    return Comparison(records, setting, ranges)
 
 
-def _note_other_pictures(comparison: Comparison, problems: list[Problem]) -> None:
+def note_other_pictures(records: Iterable[Record], problems: list[Problem]) -> None:
     """Note runs of a game whose frames were drawn otherwise than those of most of its runs."""
-    for game in comparison.games:
-        drawn: dict[tuple[str, ...], list[Record]] = defaultdict(list)
-        for record in comparison.records:
-            if record.config.game == game and record.written.drawn_by:
-                drawn[tuple(one["pictures"] for one in record.written.drawn_by)].append(record)
-        usual = max(drawn, key=lambda seen: len(drawn[seen]), default=())
-        for seen, found in drawn.items():
-            if seen != usual:
-                library = found[0].written.drawn_by[-1]["library"]
-                problems.append(
-                    Problem(
-                        found[0].path,
-                        f"{len(found)} of the runs on {game}, this one first, saw other pictures of the game than the "
-                        f"others ({_short(library)}): they are compared, but builds of Procgen differ in some sprites",
-                    )
+    seen: dict[tuple[str, str], dict[tuple[str, ...], list[Record]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        if record.written.libraries:
+            pictures = tuple(one["pictures"] for one in record.written.libraries)
+            seen[record.config.game, record.config.env.mode][pictures].append(record)
+    for (game, _), groups in seen.items():
+        usual = max(groups, key=lambda pictures: len(groups[pictures]))
+        for pictures, found in groups.items():
+            if pictures != usual:
+                first, more = found[0], len(found) - 1
+                others = f" and {more} more of {game}" if more else ""
+                text = (
+                    f"this run{others} saw other pictures of the game than the rest: Procgen was "
+                    f"{first.written.libraries[-1]['library']}. Compared all the same: builds differ in few sprites"
                 )
+                problems.append(Problem(first.path, text))
 
 
 def _difference(one: Setting, other: Setting) -> str:

@@ -12,6 +12,8 @@ import numpy as np
 
 from dcpg.analysis.pictures import first_frames
 from dcpg.config.schema import OWN
+from dcpg.envs.library import library
+from dcpg.errors import BadInput
 from dcpg.report.comparison import Comparison
 from dcpg.runs.records import Record
 
@@ -19,6 +21,15 @@ MOST = 200  # levels of a map
 COLUMNS = 20  # of a sheet of first frames
 SIZE = 64  # pixels of a first frame
 ENDS = 8  # hardest and easiest unseen levels that are shown
+
+
+def frames_missing() -> str | None:
+    """Why the first frames of levels cannot be drawn here, if they cannot: tables and charts need no Procgen."""
+    try:
+        _ = library().loaded
+    except BadInput as error:
+        return str(error)
+    return None
 
 
 def level_map(comparison: Comparison, game: str) -> dict[str, Any] | None:
@@ -46,7 +57,7 @@ def level_map(comparison: Comparison, game: str) -> dict[str, Any] | None:
         "analysed": sorted(
             label for label in per_level if any("levels" in r.analyses for r in comparison.runs(label, game))
         ),
-        "sheet": {"columns": COLUMNS, "size": SIZE, "of": shown, "image": sheet(game, mode, tuple(shown))},
+        "sheet": {"columns": COLUMNS, "size": SIZE, "of": shown, "image": _sheet(game, mode, tuple(shown))},
     }
 
 
@@ -75,6 +86,10 @@ def _unseen(runs: list[Record]) -> list[dict[str, Any]]:
             chosen = [*order[:most], *(order[-most:] if most else [])]
             return [{"level": int(analysed["levels"][i]), "return": float(analysed["returns"][i])} for i in chosen]
     return []
+
+
+def _sheet(game: str, mode: str, levels: tuple[int, ...]) -> str:
+    return "" if frames_missing() else sheet(game, mode, levels)
 
 
 @functools.lru_cache(maxsize=32)  # `dcpg report --watch` makes the page again and again

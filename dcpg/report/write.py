@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dcpg.envs.procgen import GAMES
 from dcpg.errors import BadInput, StorageFailed, unknown
 from dcpg.extras import need
-from dcpg.report.comparison import Comparison, StiffnessRuns, compare
+from dcpg.report.comparison import Comparison, StiffnessRuns, compare, note_other_pictures
 from dcpg.report.figures import FIGURES, STIFFNESS_FIGURES
+from dcpg.report.level_map import frames_missing
 from dcpg.report.missing import Missing, missing
 from dcpg.report.page import page, version_of
 from dcpg.report.page_data import page_data
@@ -48,11 +50,16 @@ def write_report(
     for name in names:
         if name not in NAMES:
             raise unknown("table or figure", name, NAMES)
-    need("report", "dcpg report")
+    if not names:
+        need("report", "The page")
+    elif any(name not in TABLES for name in names):
+        need("report", "A figure", "matplotlib")
     records, problems = read(directories, cache)
     if not records:
         raise BadInput("No run can be used: " + "; ".join(f"{p.path}: {p.text}" for p in problems[:3]))
     comparison, measured = compare(records, problems, ranges), StiffnessRuns(records, problems)
+    compared = {id(record): record for record in (*comparison.records, *measured.records)}
+    note_other_pictures(compared.values(), problems)
     if not comparison.records:
         raise BadInput(f"{len(records)} runs have no evaluation yet; come back when they have.")
     tables = [t for name, make in TABLES.items() if not names or name in names if (t := make(comparison))]
@@ -65,6 +72,9 @@ def write_report(
         files += _write_figures(figures, out)
         if not names:
             _remove_stale(out, files, pictures)
+            no_frames = frames_missing() if any(game in GAMES for game in comparison.games) else None
+            if no_frames is not None:
+                problems.append(Problem(out, f"the page shows no first frames of levels: {no_frames}"))
             drawn = [name for name in NAMES if (out / "figures" / f"{name}.pdf").is_file()]
             data = page_data(records, comparison, measured, tables, drawn, absent, problems)
             version = version_of(data)
@@ -90,6 +100,8 @@ def _check_all_made(names: Sequence[str], tables: set[str], figures: Mapping[str
 
 
 def _figures(comparison: Comparison, measured: StiffnessRuns, names: Sequence[str]) -> dict[str, Any]:
+    if names and all(name in TABLES for name in names):
+        return {}
     import matplotlib
 
     matplotlib.use("Agg")
@@ -107,6 +119,8 @@ def _write_tables(tables: list[Table], out: Path) -> list[Path]:
 
 
 def _write_figures(figures: Mapping[str, Any], out: Path) -> list[Path]:
+    if not figures:
+        return []
     import matplotlib.pyplot as plt
 
     files = []

@@ -18,7 +18,7 @@ COLOURS = {"train": "tab:blue", "test": "tab:orange"}
 
 def curves(run: RunDirectory) -> Path:
     """curves.png: returns on training and unseen levels, and predicted against true value."""
-    need("report", "the picture")
+    need("report", "the picture", "matplotlib")
     import matplotlib
 
     matplotlib.use("Agg")

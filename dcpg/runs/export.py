@@ -53,9 +53,10 @@ def write(
         raise BadInput("The untrained agent is not exported: its weights follow from the seed alone.")
     target = Path(os.path.abspath(out if out is not None else directory / "export"))
     check_target(target)
-    if not written.config.game.startswith(OWN):
+    own = written.config.game.startswith(OWN)
+    if not own:
         need("video", "The export's video")
-    agent = None if written.config.game.startswith(OWN) else load_agent(directory, at)
+    agent = None if own else load_agent(directory, at)
     moment = agent.moment if agent is not None else find(run, written.config, at)
     files = {
         WEIGHTS: _checked(moment, directory),
@@ -245,7 +246,10 @@ def card(written: Written, moment: Moment, returns: Returns) -> str:
         unseen="those of the environment" if own else f"drawn from all {ALL_LEVELS:,} level seeds of the game",
         returns=_returns(returns, own),
         load=OWN_LOAD if own else '"folder")  # the folder with these files',
-        eval="" if own else " `dcpg eval folder` plays the agent and gives the returns above again.",
+        eval=""
+        if own
+        else " `dcpg eval folder` plays the agent and gives the returns above "
+        "again, with the library of Procgen that is named below.",
         again=_again(written, moment),
         versions=", ".join(f"{name} {version}" for name, version in written.versions.items()) + _library(written),
         citation=CITATION,
@@ -262,7 +266,7 @@ def training_levels(config: Config) -> str:
 
 
 def _library(written: Written) -> str:
-    libraries = ", then ".join(f"{one['library']} (pictures {one['pictures']})" for one in written.drawn_by)
+    libraries = ", then ".join(f"{one['library']} (pictures {one['pictures']})" for one in written.libraries)
     return f"; frames by {libraries}" if libraries else ""
 
 

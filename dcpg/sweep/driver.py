@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dcpg.config.automatic import as_in
-from dcpg.config.schema import Config, Machine
+from dcpg.config.schema import OWN, Config, Machine
 from dcpg.config.written import read_written
+from dcpg.envs.library import library
 from dcpg.errors import BadInput, Stopped, StorageFailed, SweepIncomplete
+from dcpg.extras import need
 from dcpg.machine.automatic import settled
 from dcpg.runs.status import RunStatus, is_running, status_of
 from dcpg.storage.files import dump, write_atomic
@@ -62,6 +64,16 @@ class SilentSweepObserver:
     def message(self, text: str) -> None: ...
 
     def close(self) -> None: ...
+
+
+def check_tools(jobs: Sequence[Job], engine: str) -> None:
+    """Refuse a sweep of which no run could start here, before anything is written."""
+    if engine == "ray":
+        need("ray", "--engine ray")
+    elif any(not job.config.game.startswith(OWN) for job in jobs):
+        _ = library().loaded
+    if any(job.config.wandb for job in jobs):
+        need("wandb", "wandb=true")
 
 
 class Driver:

@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 from dcpg.errors import BadInput
@@ -16,12 +16,6 @@ from dcpg.extras import EXTRAS
 NEEDED = (
     "torch", "numpy", "gymnasium", "typer", "rich", "tensorboard", "safetensors", "zstandard", "psutil", "msgspec",
 )  # fmt: skip
-# Games that the known builds of Procgen draw differently, and whose pictures have which fingerprint.
-DIFFERENT = ("bossfight", "caveflyer", "climber", "coinrun", "jumper", "miner", "ninja")
-DRAWINGS = {
-    "b8424954d8c4e93f": "as procgen-mirror 0.10.7 draws them",
-    "61dfec24c763133d": "as OpenAI's own wheel and procgen-gym 0.1.1 draw them",
-}
 
 
 def checks() -> list[tuple[str, bool, str]]:
@@ -54,23 +48,36 @@ def _version(package: str) -> str | None:
 
 
 def _procgen() -> Iterator[tuple[str, bool, str]]:
-    try:
-        from dcpg.envs.library import library
+    from dcpg.envs.library import known_pictures, library
 
+    try:
         used = library()
-        yield "procgen", True, f"{used.package}, C interface {used.c.interface}, library's sha256 {used.sha256}"
+        yield "procgen", True, f"{used.origin}, C interface {used.loaded.interface}, library's sha256 {used.sha256}"
+        known = {_hash(table[case] for case in different()): build for build, table in known_pictures().items()}
         found = drawing()
-        whose = DRAWINGS.get(found, "of a build that is not known here; compare runs of one library only")
+        whose = f"as {known[found]} draws them" if found in known else "of a build that is not known here"
         yield "pictures", True, f"{found}: {whose}"
     except Exception as error:
         yield "procgen", False, str(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
 
 
+def different() -> list[str]:
+    """The games, in easy mode, that the known builds of Procgen draw differently."""
+    from dcpg.envs.library import known_pictures
+
+    first, *others = known_pictures().values()
+    return [case for case in first if case.endswith("easy") and any(first[case] != table[case] for table in others)]
+
+
 def drawing() -> str:
-    """One fingerprint of all games that the known builds of Procgen draw differently."""
+    """One fingerprint of how the library draws the games in which builds differ."""
     from dcpg.envs.procgen import pictures
 
-    return hashlib.sha256("".join(pictures(game, "easy") for game in DIFFERENT).encode()).hexdigest()[:16]
+    return _hash(pictures(*case.split()) for case in different())
+
+
+def _hash(fingerprints: Iterable[str]) -> str:
+    return hashlib.sha256("".join(fingerprints).encode()).hexdigest()[:16]
 
 
 def _device() -> tuple[str, bool, str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from dcpg.config.build import EnvMaker
 from dcpg.config.schema import OWN, Config
-from dcpg.config.written import LATER, PROCGEN, Written, drawn_today, read_written, to_write
+from dcpg.config.written import LATER, PROCGEN, Written, other_library, read_written, to_write
 from dcpg.errors import BadInput
 from dcpg.machine.automatic import settled
 from dcpg.machine.devices import device_of, has_bf16
@@ -124,16 +124,16 @@ def _warn_of_emulation(trainer: Trainer) -> None:
 
 def _other_pictures(written: Written, trainer: Trainer) -> dict[str, Any]:
     """What config.json adds when Procgen draws the run's game otherwise here than where it was trained so far."""
-    trainer.pictures = [one["pictures"] for one in written.drawn_by]
-    now = drawn_today(written.config) if written.drawn_by else None
-    if now is None or now["pictures"] == trainer.pictures[-1]:
+    trainer.pictures = [one["pictures"] for one in written.libraries]
+    other = other_library(written)
+    if other is None or trainer.algorithm.cursor.rollout >= trainer.config.rollouts:  # or no frame is seen any more
         return {}
     trainer.observer.warn(
-        f"Procgen draws {written.config.game} otherwise here ({now['library']}) than where this run was trained so far "
-        f"({written.drawn_by[-1]['library']}): it goes on with slightly other pictures, and its summary says so."
+        f"Procgen draws {written.config.game} otherwise here ({other['library']}) than where this run was trained so "
+        f"far ({written.libraries[-1]['library']}): it goes on with slightly other pictures, and its summary says so."
     )
-    trainer.pictures.append(now["pictures"])
-    return {LATER: [*written.drawn_by[1:], now]}
+    trainer.pictures.append(other["pictures"])
+    return {LATER: [*written.libraries[1:], other]}
 
 
 def _announce(config: Config, needs: Needs, rollouts: int, observer: RunObserver | None, ranks: Ranks) -> None:

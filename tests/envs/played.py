@@ -10,7 +10,8 @@ import json
 
 import numpy as np
 
-from dcpg.envs.procgen import GAMES, MODES, Procgen, pictures
+from dcpg.envs.library import MODES
+from dcpg.envs.procgen import GAMES, Procgen, pictures
 
 STEPS, ENVS = 60, 8
 

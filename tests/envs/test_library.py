@@ -18,14 +18,15 @@ import pytest
 
 import dcpg
 from dcpg.envs import libenv, library
-from dcpg.envs.procgen import MODES, Procgen, pictures
+from dcpg.envs.library import MODES
+from dcpg.envs.procgen import Procgen, pictures
 from dcpg.errors import BadInput
 from dcpg.tools import doctor
 from tests.envs.played import played
 
-KNOWN = json.loads((Path(__file__).parents[1] / "data" / "pictures.json").read_text())
+KNOWN = library.known_pictures()
 OTHER = os.environ.get("DCPG_OTHER_PROCGEN")  # .ci/run sets it to the library of procgen-gym
-FUNCTIONS = " ".join(f"int {name}(void) {{ return VERSION; }}" for name in libenv.FUNCTIONS)
+FUNCTIONS = " ".join(f"int {name}(void) {{ return VERSION; }}" for name in libenv.functions(1))
 needs_other = pytest.mark.skipif(not OTHER, reason="DCPG_OTHER_PROCGEN does not name another library of Procgen")
 
 
@@ -36,10 +37,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def installed() -> library.Library:
-    found = library.package()
-    assert found is not None
-    return library.library()
+USED = library.library()
 
 
 def test_the_structures_have_the_layout_of_the_header() -> None:
@@ -58,10 +56,10 @@ def here() -> dict[str, dict[str, str]]:
 
 
 def test_the_installed_library_draws_as_its_build_does(here: dict[str, dict[str, str]]) -> None:
-    assert {case: found["pictures"] for case, found in here.items()} == KNOWN[installed().package]
+    assert {case: found["pictures"] for case, found in here.items()} == KNOWN[USED.origin]
     rows = {what: found for what, _, found in doctor.checks()}
-    assert installed().package in rows["pictures"]
-    assert rows["procgen"].endswith(f"C interface {installed().c.interface}, library's sha256 {installed().sha256}")
+    assert USED.origin in rows["pictures"]
+    assert rows["procgen"].endswith(f"C interface {USED.loaded.interface}, library's sha256 {USED.sha256}")
 
 
 def test_the_fingerprint_tells_the_builds_apart_in_every_game_that_they_draw_differently() -> None:
@@ -70,7 +68,8 @@ def test_the_fingerprint_tells_the_builds_apart_in_every_game_that_they_draw_dif
     games = ("bossfight", "caveflyer", "climber", "coinrun", "jumper", "ninja")
     both = [f"{game} {mode}" for game in games for mode in MODES]
     assert different == {*both, "miner easy"}
-    assert set(doctor.DIFFERENT) == {case.split()[0] for case in different}
+    assert doctor.different() == [case for case in mirror if case.endswith("easy") and case in different]
+    assert mirror["starpilot easy"] != mirror["starpilot hard"]  # what appears late is seen, too
 
 
 @needs_other
@@ -80,7 +79,7 @@ def test_the_other_build_plays_the_same_games_with_its_own_pictures(here: dict[s
     assert done.returncode == 0, done.stderr
     there = json.loads(done.stdout)
     assert {case: found["course"] for case, found in there.items()} == {c: f["course"] for c, f in here.items()}
-    (build,) = {name for name in KNOWN if name != installed().package}
+    (build,) = {name for name in KNOWN if name != USED.origin}
     assert {case: found["pictures"] for case, found in there.items()} == KNOWN[build]
 
 
@@ -96,6 +95,8 @@ def test_a_run_resumed_with_the_other_build_says_so(tmp_path: Path) -> None:
     config, summary = (json.loads((out / name).read_text()) for name in ("config.json", "summary.json"))
     assert config["procgen"]["interface"] != config["procgen_later"][0]["interface"]
     assert summary["pictures"] == [config["procgen"]["pictures"], config["procgen_later"][0]["pictures"]]
+    done = subprocess.run(command, env=os.environ, capture_output=True, text=True)  # it is finished: sees no frame
+    assert "otherwise" not in done.stdout + done.stderr
     done = subprocess.run([*command[:-1], "768"], env=environment, capture_output=True, text=True)
     assert "otherwise" not in done.stdout + done.stderr
     assert len(json.loads((out / "summary.json").read_text())["pictures"]) == 2
@@ -118,17 +119,17 @@ def copied(folder: Path, data: bytes | None = None) -> Path:
     """A copy of the installed library beside a link to its pictures."""
     (folder / "prebuilt").mkdir(parents=True)
     file = folder / "prebuilt" / library.FILE
-    file.write_bytes(installed().file.read_bytes() if data is None else data)
-    (folder / "assets").symlink_to(installed().assets)
+    file.write_bytes(USED.file.read_bytes() if data is None else data)
+    (folder / "assets").symlink_to(USED.assets)
     return file
 
 
-def compiled(folder: Path, version: int) -> Path:
+def compiled(folder: Path, version: int, code: str = FUNCTIONS) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("there is no C compiler")
     (folder / "assets").mkdir(parents=True)
-    (folder / "fake.c").write_text(FUNCTIONS)
+    (folder / "fake.c").write_text(code)
     file = folder / "libfake.so"
     subprocess.run([compiler, "-shared", "-fPIC", f"-DVERSION={version}", "-o", file, folder / "fake.c"], check=True)
     return file
@@ -137,59 +138,86 @@ def compiled(folder: Path, version: int) -> Path:
 def test_a_library_of_another_interface_is_refused(tmp_path: Path, fresh: pytest.MonkeyPatch) -> None:
     fresh.setenv(library.OVERRIDE, str(compiled(tmp_path, 2)))
     with pytest.raises(BadInput, match="speaks version 2 of Procgen's C interface; dcpg speaks 1 and 3"):
-        _ = library.library().c
+        library.library()
 
 
 def test_a_library_without_states_is_refused(tmp_path: Path) -> None:
-    file = compiled(tmp_path, 1)
-    (tmp_path / "fake.c").write_text(FUNCTIONS.replace("set_state", "put_state"))
-    subprocess.run(["cc", "-shared", "-fPIC", "-DVERSION=1", "-o", file, tmp_path / "fake.c"], check=True)
     with pytest.raises(BadInput, match=r"is not Procgen's library .*set_state"):
-        libenv.Libenv(file)
+        libenv.Libenv(compiled(tmp_path, 1, FUNCTIONS.replace("set_state", "put_state")))
+
+
+NULL = FUNCTIONS.replace("int libenv_make(void) { return VERSION; }", "void *libenv_make(void) { return 0; }")
+SLOW = FUNCTIONS + " extern int sleep(int); __attribute__((constructor)) void wait(void) { sleep(60); }"
 
 
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
         (lambda folder: folder / "nothing.so", "which is not a file"),
-        (lambda folder: copied(folder, b"not a library"), "not a library of Procgen .*invalid ELF header|too short"),
-        (lambda folder: copied(folder, installed().file.read_bytes()[:200_000]), "not a library of Procgen"),
+        (lambda folder: copied(folder, b"not a library"), "cannot be used: .*(invalid ELF header|too short)"),
+        (lambda folder: copied(folder, USED.file.read_bytes()[:200_000]), "cannot be used: it ended the process"),
         (lambda folder: compiled(folder / "own", 1).rename(folder / "lone.so"), "The pictures of .* are missing"),
+        (lambda folder: compiled(folder, 1, NULL), "made no environments"),
+        (lambda folder: compiled(folder, 1, SLOW), "made no environment in 1 seconds"),
     ],
 )
 def test_a_file_of_ones_own_that_cannot_be_used(make, sentence: str, tmp_path: Path, fresh: pytest.MonkeyPatch) -> None:
+    fresh.setattr(library, "SECONDS", 1 if "1 seconds" in sentence else 60)
     fresh.setenv(library.OVERRIDE, str(make(tmp_path)))
     with pytest.raises(BadInput, match=sentence):
         library.library()
 
 
+def test_a_library_without_its_pictures_does_not_end_the_process(tmp_path: Path, fresh: pytest.MonkeyPatch) -> None:
+    """The library itself would: it exits when a picture is missing."""
+    assets = tmp_path / "assets"
+    assets.mkdir()
+    fresh.setattr(library, "ASSETS", (os.path.relpath(assets, USED.file.resolve().parent),))
+    fresh.setenv(library.OVERRIDE, str(USED.file))
+    with pytest.raises(BadInput, match=r"cannot be used: .*failed to load image"):
+        library.library()
+
+
 def test_a_file_of_ones_own_is_used_and_named(fresh: pytest.MonkeyPatch) -> None:
-    fresh.setenv(library.OVERRIDE, str(installed().file))
+    """Also by a relative path, which dlopen would look for elsewhere."""
+    fresh.chdir(USED.file.parent)
+    fresh.setenv(library.OVERRIDE, library.FILE)
     found = library.library()
-    assert found.name == f"own, sha256 {installed().sha256[:16]}"
-    assert found.assets == installed().assets
+    assert (found.file, found.assets) == (USED.file, USED.assets)
+    assert found.name == f"own, sha256 {USED.sha256[:16]}"
 
 
 def test_a_damaged_package_is_refused_before_it_is_loaded(tmp_path: Path, fresh: pytest.MonkeyPatch) -> None:
-    whole = installed().file.read_bytes()
+    whole = USED.file.read_bytes()
     file = copied(tmp_path / "procgen" / "data", whole[:-1] + bytes([whole[-1] ^ 1]))
     digest = base64.urlsafe_b64encode(hashlib.sha256(whole).digest()).rstrip(b"=").decode()
-    info = tmp_path / "procgen_mirror-0.10.7.dist-info"
+    info, qt = tmp_path / "procgen_mirror-0.10.7.dist-info", tmp_path / "procgen_mirror.libs" / "libQt5.so"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: procgen-mirror\nVersion: 0.10.7\n")
-    (info / "RECORD").write_text(f"procgen/data/prebuilt/{library.FILE},sha256={digest},{len(whole)}\n")
-    fresh.setattr(library, "package", lambda: PathDistribution(info))
-    with pytest.raises(BadInput, match=r"pip install --force-reinstall --no-deps procgen-mirror==0\.10\.7"):
+    qt.parent.mkdir()
+    qt.write_bytes(b"Qt" * 500)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: procgen_mirror\nVersion: 0.10.7\n")
+    listed = [f"procgen/data/prebuilt/{library.FILE},sha256={digest},{len(whole)}"]
+    listed += ["procgen_mirror.libs/libQt5.so,sha256=a,1000", "procgen/other.py,,", "odd"]
+    (info / "RECORD").write_text("\n".join(listed))
+    fresh.setattr(library, "installed", lambda: ("procgen-mirror", PathDistribution(info)))
+    advice = r"damaged or missing; run: pip install --force-reinstall --no-deps procgen-mirror==0\.10\.7"
+    with pytest.raises(BadInput, match=advice):
         library.library()
     file.write_bytes(whole)
-    assert library.library().package == "procgen-mirror 0.10.7"
-    file.unlink()
-    with pytest.raises(BadInput, match="damaged or missing"):
+    assert library.library().origin == "procgen-mirror 0.10.7"
+    for path in (qt, file):
+        kept = path.read_bytes()
+        path.write_bytes(kept[: len(kept) // 2])
+        with pytest.raises(BadInput, match=advice):
+            library.library()
+        path.write_bytes(kept)
+    (tmp_path / "procgen" / "data" / "assets").unlink()
+    with pytest.raises(BadInput, match=advice):
         library.library()
 
 
 def test_without_procgen_a_sentence_says_what_to_do(fresh: pytest.MonkeyPatch) -> None:
-    fresh.setattr(library, "package", lambda: None)
+    fresh.setattr(library, "installed", lambda: None)
     with pytest.raises(BadInput, match=r"Procgen is not installed.*DCPG_PROCGEN=.*docs/own-environment.md"):
         library.library()
 
@@ -200,5 +228,5 @@ def test_the_command_ends_with_2_for_a_library_that_cannot_be_used(tmp_path: Pat
     environment = os.environ | {library.OVERRIDE: str(file)}
     done = subprocess.run([*command, str(tmp_path / "run")], env=environment, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.strip().splitlines()[-1].startswith(f"dcpg: DCPG_PROCGEN names {file}, which is not a library")
+    assert done.stderr.strip().splitlines()[-1].startswith(f"dcpg: DCPG_PROCGEN names {file}, which cannot be used")
     assert not (tmp_path / "run").exists()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dcpg.config.resolve import resolve
+from dcpg.errors import BadInput
 from dcpg.report.write import write_report
 from tests.report.grid import SCORE, Command, Figure, assert_cell, deviation, mean, papers, read_csv
 from tests.synthetic import TINY_SIZES, configured, edit, few, rows_of, some, write
@@ -154,29 +155,44 @@ def test_a_run_that_started_from_trained_weights_is_not_one_of_the_method(tmp_pa
 
 
 def test_runs_that_saw_other_pictures_are_named(tmp_path: Path, command: Command) -> None:
-    """One of another build of Procgen, one that was resumed with it; runs of older releases do not say."""
+    """One of another build of Procgen, one that was resumed with it, and an older run, which saw procgen-mirror's."""
 
     def drawn(pictures: str) -> dict[str, Any]:
         return {"library": f"procgen {pictures}", "interface": 1, "pictures": pictures}
 
     runs = few(tmp_path / "runs", ("ppo", "dcpg"), (0, 1, 2))
-    mine = [run.path for run in runs if run.game == "bigfish"]
-    for path in mine[:-1]:
+    *mine, older = [run.path for run in runs if run.game == "bigfish"]
+    for path in mine:
         configured(lambda plain: plain.update(procgen=drawn("usual")))(path)
-    configured(lambda plain: plain.pop("procgen"))(mine[-1])
     configured(lambda plain: plain.update(procgen=drawn("other")))(mine[1])
     configured(lambda plain: plain.update(procgen_later=[drawn("other")]))(mine[2])
+    configured(lambda plain: (plain.pop("procgen"), plain.update(schema=7)))(older)
     code, out, _, report = command(tmp_path / "runs", "--out", tmp_path / "out")
     assert code == 0
     assert report is not None
     told = {p.path: p.text for p in report.problems}
-    sentence = (
-        "1 of the runs on bigfish, this one first, saw other pictures of the game than the others (procgen other): "
-        "they are compared, but builds of Procgen differ in some sprites"
-    )
-    assert told == {mine[1]: sentence, mine[2]: sentence}
+    sentence = "this run saw other pictures of the game than the rest: Procgen was {}. "
+    sentence += "Compared all the same: builds differ in few sprites"
+    other, mirror = sentence.format("procgen other"), sentence.format("procgen-mirror 0.10.7")
+    assert told == {mine[1]: other, mine[2]: other, older: mirror}
     assert "saw other pictures" in out
     assert "saw other pictures" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_without_procgen_the_page_has_everything_but_first_frames(
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few(tmp_path / "runs", ("ppo",), (0,))
+
+    def missing() -> Any:
+        raise BadInput("Procgen is not installed.")
+
+    monkeypatch.setattr("dcpg.report.level_map.library", missing)
+    code, _, _, report = command(tmp_path / "runs", "--out", tmp_path / "out")
+    assert code == 0
+    assert report is not None
+    assert [p.text for p in report.problems] == ["the page shows no first frames of levels: Procgen is not installed."]
+    assert (tmp_path / "out" / "report.html").is_file()
 
 
 @pytest.mark.parametrize("wrong", ["text", {"library": 3}, [], {"library": "x"}, 0])

@@ -66,7 +66,7 @@ LEFT_OUT = [
     (configured(lambda c: c.update(method=["dcpg"])), "left out: config.json is not a run's configuration"),
     (configured(lambda c: c.update(game="mase")), "left out: config.json: Unknown game 'mase'; did you mean 'maze'?"),
     (configured(lambda c: c.update(preset="huge")), "left out: Unknown preset 'huge'"),
-    (configured(lambda c: c.update(schema=3)), "config.json: it has schema 3; this program reads schemas 5, 6, 7."),
+    (configured(lambda c: c.update(schema=3)), "config.json: it has schema 3; this program reads schemas 5, 6, 7, 8."),
     (configured(lambda c: c["algorithm"].update(gamma=10**400)), "left out: config.json is not a run's configuration"),
     (configured(lambda c: c.pop("seed")), "left out: config.json: seed is missing."),
     (lambda run: (run / "config.json").write_text("{" * 9), "config.json cannot be read"),
