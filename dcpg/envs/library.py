@@ -155,7 +155,7 @@ def _own(file: Path) -> Library:
     if assets is None:
         raise BadInput(f"The pictures of {file} are missing; they belong into the folder {folders[1]}.")
     # loading a damaged file can end the process, so another one tries it first
-    trial = [sys.executable, "-c", TRIAL, str(file), str(assets)]
+    trial = [sys.executable, "-P", "-c", TRIAL, str(file), str(assets)]
     try:
         tried = run(trial, check=False, stdout=PIPE, stderr=STDOUT, text=True, timeout=SECONDS)  # noqa: S603
         why = (tried.stdout.strip().splitlines() or [f"it ended the process, code {tried.returncode}"])[-1]

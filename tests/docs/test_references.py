@@ -77,3 +77,8 @@ def test_the_index_links_every_page() -> None:
     text = (DOCS / "index.md").read_text()
     named = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")} - {"index.md"}
     assert [name for name in sorted(named) if f"]({name})" not in text] == []
+
+
+def test_no_page_has_a_placeholder() -> None:
+    for page in PAGES:
+        assert re.findall(r"^[A-Z]{3,}$|\b(?:TODO|TBD|FIXME)\b", page.read_text(), re.MULTILINE) == [], page
