@@ -205,10 +205,13 @@ def pictures(game: str, mode: str) -> str:
 
     Builds of Procgen that draw a game differently do so in few frames; here they are 8 or more of the 800.
     """
-    env, index = Procgen(32, game, seed=START_SEED, mode=mode), np.arange(32)
-    digest = hashlib.sha256(env.observe()[0].tobytes())
-    for t in range(24):
-        digest.update(env.step((t * (t + 5) + index * (t * t + 11)) % NUM_ACTIONS).frames.tobytes())
+    env, index = library().make(32, check_game(game), mode, start=0, count=200, seed=START_SEED), np.arange(32)
+    digest = hashlib.sha256()
+    for t in range(25):
+        env.observe()
+        digest.update(env.observations["rgb"].tobytes())
+        env.actions["action"][:] = (t * (t + 5) + index * (t * t + 11)) % NUM_ACTIONS
+        env.act()
     env.close()
     return digest.hexdigest()[:16]
 

@@ -62,10 +62,9 @@ def start(
                 raise BadInput(f"--init {init} does not fit this run: {error}.") from None
         _check_equal(trainer)
 
-        plain = to_write(trainer.config, init)
-        trainer.pictures = [plain[PROCGEN]["pictures"]] if plain[PROCGEN] else []
-
         def begin() -> None:  # config.json comes last: with it the run exists
+            plain = to_write(trainer.config, init)
+            trainer.pictures = [plain[PROCGEN]["pictures"]] if plain[PROCGEN] else []
             trainer.save(final=True)
             directory.write_json(directory.config, plain)
 
