@@ -1,6 +1,6 @@
 """Figures that rliable and BackPACK gave on fixed inputs, so that the tests need neither.
 
-    pip install -e '.[oracles]'
+    pip install -e '.[dev,oracles]'
     python -m tests.oracles                # computes them anew and writes tests/data/oracles.npz
     python -m tests.oracles --check FILE   # computes them anew and compares; exits 1 if they differ from FILE
 

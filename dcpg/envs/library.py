@@ -22,7 +22,7 @@ from subprocess import PIPE, STDOUT, TimeoutExpired, run
 from dcpg.envs.libenv import Environments, Libenv
 from dcpg.errors import BadInput
 
-OVERRIDE = "DCPG_PROCGEN"  # the environment variable with the path of one's own library
+OVERRIDE = "DCPG_PROCGEN"  # the environment variable with the path of the user's own library
 PACKAGES = {"procgen-gym": "procgen_gym", "procgen-mirror": "procgen", "procgen": "procgen"}  # and their modules
 FILE = {"win32": "env.dll", "darwin": "libenv.dylib"}.get(sys.platform, "libenv.so")
 ASSETS = ("assets", "../assets", "../../data/assets")  # from the library's folder: packages, builds from source
@@ -38,7 +38,7 @@ try:
 except (BadInput, KeyError) as error:
     sys.exit(str(error))
 """
-SECONDS = 60  # that the trial of one's own library may take
+SECONDS = 60  # that the trial of the user's own library may take
 
 
 @dataclass(frozen=True)

@@ -124,8 +124,10 @@ def _warn_of_emulation(trainer: Trainer) -> None:
 def _other_pictures(written: Written, trainer: Trainer) -> dict[str, Any]:
     """What config.json adds when Procgen draws the run's game otherwise here than where it was trained so far."""
     trainer.pictures = [one["pictures"] for one in written.libraries]
+    if trainer.algorithm.cursor.rollout >= trainer.config.rollouts:  # no frame is seen any more
+        return {}
     other = other_library(written)
-    if other is None or trainer.algorithm.cursor.rollout >= trainer.config.rollouts:  # or no frame is seen any more
+    if other is None:
         return {}
     trainer.observer.warn(
         f"Procgen draws {written.config.game} otherwise here ({other['library']}) than where this run was trained so "

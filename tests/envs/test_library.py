@@ -1,4 +1,4 @@
-"""The library of Procgen: two builds, two versions of its C interface, damaged files, and files of one's own."""
+"""The library of Procgen: two builds, two versions of its C interface, damaged files, and files that the user brings."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ SLOW = FUNCTIONS + " extern int sleep(int); __attribute__((constructor)) void wa
         (lambda folder: compiled(folder, 1, SLOW), "made no environment in 1 seconds"),
     ],
 )
-def test_a_file_of_ones_own_that_cannot_be_used(make, sentence: str, tmp_path: Path, fresh: pytest.MonkeyPatch) -> None:
+def test_a_users_file_that_cannot_be_used(make, sentence: str, tmp_path: Path, fresh: pytest.MonkeyPatch) -> None:
     fresh.setattr(library, "SECONDS", 1 if "1 seconds" in sentence else 60)
     fresh.setenv(library.OVERRIDE, str(make(tmp_path)))
     with pytest.raises(BadInput, match=sentence):
@@ -178,7 +178,7 @@ def test_a_library_without_its_pictures_does_not_end_the_process(tmp_path: Path,
         library.library()
 
 
-def test_a_file_of_ones_own_is_used_and_named(fresh: pytest.MonkeyPatch) -> None:
+def test_a_users_file_is_used_and_named(fresh: pytest.MonkeyPatch) -> None:
     """Also by a relative path, which dlopen would look for elsewhere."""
     fresh.chdir(USED.file.parent)
     fresh.setenv(library.OVERRIDE, library.FILE)
