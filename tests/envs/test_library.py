@@ -1,4 +1,4 @@
-"""The library of Procgen: two builds, two versions of its C interface, damaged files, and files that the user brings."""
+"""The library of Procgen: two builds, two versions of its C interface, damaged files, and the user's own files."""
 
 from __future__ import annotations
 
