@@ -64,7 +64,7 @@ class Algorithm:
             self.optimise(number, line, tau)
         if method.auxiliary_phase:
             self.B.add(at.rollout, self.tau)  # line 8
-            if (at.rollout + 1) % method.N_pi == 0:
+            if method.ends_phase(at.rollout + 1):
                 self.remember()
                 for number, line in enumerate(method.auxiliary_phase, len(method.policy_phase) + 1):  # lines 10-12
                     self.optimise(number, line, self.B)

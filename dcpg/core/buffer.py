@@ -23,7 +23,7 @@ from dcpg.core.rollout import PER_STEP, FrameShape, Rollout, check_rollout_tenso
 
 @dataclass(frozen=True)
 class Kept:
-    """What B keeps of one rollout: exactly what the method's `keep` names, and which steps are valid."""
+    """What B keeps of one rollout: what the method's `keep` names, which steps are valid, and `crosses` for stacks."""
 
     segments: list[bytes]  # s: N compressed segments
     tensors: dict[str, Tensor]  # valid, returns/HEAD (R), actions (a), crosses (done), each [T, N]
@@ -37,7 +37,8 @@ class Buffer:
         self.heads = tuple(heads)  # value heads whose targets are kept
         self.dynamics = "a" in keep  # keeps a, and with it s' of each segment's last step
         self.names = ["valid", *(f"returns/{head}" for head in heads)]
-        self.names += [name for symbol, name in (("a", "actions"), ("done", "crosses")) if symbol in keep]
+        self.names += ["actions"] if "a" in keep else []
+        self.names += ["crosses"] if "done" in keep or frames.stack > 1 else []  # or to know which frames to stack
         self.envs = range(frames.num_envs)  # environments whose segments `order` returns
         self.rollouts: dict[int, Kept] = {}
         self.old_log_policy: Tensor | None = None  # float32 [segments of B, T, actions]
@@ -70,8 +71,12 @@ class Buffer:
 
     def states(self, segments: Tensor) -> NDArray[Any]:
         """The states s_0 .. s_{T-1} of some segments, [T, S, ...]."""
-        opened = [self.frames.open(kept.segments[n]) for kept, n in self._places(segments)]
-        return np.stack([frames[:-1] for frames in opened], axis=1)
+        return np.stack([self._open(kept, n)[:-1] for kept, n in self._places(segments)], axis=1)
+
+    def _open(self, kept: Kept, n: int) -> NDArray[Any]:
+        """The T+1 observations of one segment."""
+        crosses = kept.tensors["crosses"][:, n] if self.frames.stack > 1 else None
+        return self.frames.states(kept.segments[n], crosses)
 
     def minibatch(self, segments: Tensor) -> Batch:
         """Whole segments as one batch, samples in the order [T, S]."""
@@ -79,7 +84,7 @@ class Buffer:
         T, S = self.frames.length, len(places)
         frames = np.empty((T * S + (S if self.dynamics else 0), *self.frames.observation), self.frames.dtype)
         for j, (kept, n) in enumerate(places):
-            segment = self.frames.open(kept.segments[n])
+            segment = self._open(kept, n)
             frames[j : T * S : S] = segment[:-1]
             if self.dynamics:
                 frames[T * S + j] = segment[-1]

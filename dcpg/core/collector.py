@@ -143,10 +143,11 @@ def collect(
     between_steps: Callable[[], None],
 ) -> Rollout:
     """Sample T steps with the policy; rewards are normalised afterwards, because acting does not need them."""
-    T, N = uniform.shape
-    first, levels_now = env.observe()
-    frames = np.empty((T + 1, *first.shape), first.dtype)
-    frames[0] = first
+    (T, N), stack = uniform.shape, env.stack
+    now, levels_now = env.observe()
+    channels = now.shape[-1] // stack
+    frames = np.empty((stack + T, *now.shape[:-1], channels), now.dtype)  # each frame once
+    frames[:stack] = np.split(now, stack, axis=-1)
     actions = torch.empty(T, N, dtype=torch.int64)
     log_probs = torch.empty(T, N)
     values = {head: torch.empty(T + 1, N) for head in actor.heads}
@@ -156,20 +157,21 @@ def collect(
     levels = np.empty((T, N), np.int64)
     for t in range(T):
         between_steps()
-        log_policy, value = actor(frames[t])
+        log_policy, value = actor(now)
         actions[t] = sample_actions(log_policy, uniform[t])
         log_probs[t] = log_policy.gather(1, actions[t][:, None]).squeeze(1)
         for head, v in value.items():
             values[head][t] = v
         levels[t] = levels_now
         step = env.step(actions[t].numpy())
-        frames[t + 1], rewards[t], dones[t], valid[t] = step.frames, step.rewards, step.dones, step.valid
+        now, rewards[t], dones[t], valid[t] = step.frames, step.rewards, step.dones, step.valid
+        frames[stack + t] = now[..., -channels:]
         crosses[t], levels_now = step.crosses, step.levels
         if step.final_frames is not None and step.truncated.any():
             cut = torch.from_numpy(step.truncated)
             for head, v in actor.values(step.final_frames[step.truncated]).items():
                 final_values[head][t, cut] = v
-    for head, v in actor.values(frames[T]).items():
+    for head, v in actor.values(now).items():
         values[head][T] = v
     return Rollout(
         frames=torch.from_numpy(frames),
@@ -182,4 +184,5 @@ def collect(
         valid=torch.from_numpy(valid),
         crosses=torch.from_numpy(crosses),
         levels=torch.from_numpy(levels),
+        stack=stack,
     )

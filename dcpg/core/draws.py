@@ -56,10 +56,9 @@ def draw_pairs(batch: Batch, tau: Rollout, generator: torch.Generator, actions: 
     first, last = torch.searchsorted(sorted_levels, own), torch.searchsorted(sorted_levels, own, right=True)
     chance = torch.rand(len(batch), generator=generator, dtype=torch.float64)
     others = rows[first + (chance * (last - first)).long()]
-    frames = tau.frames.flatten(0, 1)
     return replace(
         batch,
-        other_frames=frames.index_select(0, others.to(frames.device, non_blocking=True)),
+        other_frames=tau.states(others),
         other_is_earlier=(counts[others] < counts[batch.rows]).float(),
     )
 

@@ -1,7 +1,8 @@
 """Encoders: from observations to features. One class declares all that the program needs to know of an encoder.
 
 `impala` is the paper's. `impoola` takes the mean over the last stack's picture instead of flattening it (Trumpp et al.,
-RLC 2025). Observations that are not images go through `Flat`, whatever `network.encoder` says.
+RLC 2025). `@encoder(NAME)` adds another one. Observations that are not images go through `Flat`, whatever
+`network.encoder` says.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from dcpg.core.kernels import pooled, residual
+from dcpg.core.registry import Registry
 from dcpg.errors import BadInput
 from dcpg.settings import Section, setting
 
@@ -35,11 +37,6 @@ class Net(Section):
     features: int = setting(256, "authors' code (IMPALA)", low=1)
     discriminator: int = setting(256, "paper, Appendix D (hidden sizes [256, 256])", low=1)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.encoder not in ENCODERS:
-            raise BadInput(f"encoder must be one of {', '.join(ENCODERS)}; got {self.encoder!r}.")
-
     @property
     def wide_channels(self) -> tuple[int, ...]:
         """The channels of each stack, multiplied by the width."""
@@ -49,11 +46,22 @@ class Net(Section):
 class Encoder(nn.Module, ABC):
     """Observations [b, *shape] to features [b, net.features].
 
-    `forward` may use kernels of its own; `walk` is the same in plain PyTorch and passes every layer with weights to
-    `through`, for code that must see each layer, such as the value stiffness.
+    An encoder has `__init__(shape, net)` and `forward(frames)`, which begins with `scaled(frames)`. All else may be
+    left to this class.
     """
 
     first: ClassVar[str] = ""  # the weight that multiplies the observations, if nothing happens to them before
+    walks: ClassVar[bool] = False  # whether it has a `walk` of its own
+
+    def __init_subclass__(cls) -> None:
+        """A class with its own `forward` does not inherit what describes another: `walk`, `first`, `graph_bytes`."""
+        super().__init_subclass__()
+        if "forward" in cls.__dict__:
+            for name in ("first", "graph_bytes", "walk", "walks"):
+                if name not in cls.__dict__:
+                    setattr(cls, name, Encoder.__dict__[name])
+        if "walk" in cls.__dict__ and cls.__dict__["walk"] is not Encoder.__dict__["walk"]:
+            cls.walks = True
 
     def __init__(self, shape: tuple[int, ...], net: Net) -> None:
         super().__init__()
@@ -61,25 +69,62 @@ class Encoder(nn.Module, ABC):
     @abstractmethod
     def forward(self, frames: Tensor) -> Tensor: ...
 
-    @abstractmethod
-    def walk(self, frames: Tensor, through: Through) -> Tensor: ...
+    def walk(self, frames: Tensor, through: Through) -> Tensor:
+        """`forward` in plain PyTorch, with every layer passed to `through`, for the value stiffness.
 
-    @abstractmethod
-    def initialise(self, generator: Generator) -> None: ...
+        For encoders whose layers are linear or 3x3 convolutions of stride 1; the others' stiffness is computed from
+        `forward`, more slowly.
+        """
+        raise TypeError(f"{type(self).__name__} has no walk")
 
-    @staticmethod
-    @abstractmethod
-    def graph_bytes(shape: tuple[int, ...], net: Net, size: int) -> tuple[float, float]:
+    def initialise(self, generator: Generator) -> None:
+        """Xavier-uniform convolutions and orthogonal linear layers with gain sqrt(2), as the paper's encoder has them.
+
+        Other modules are reset with PyTorch's own defaults, with random numbers that follow from the generator.
+        """
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                xavier(module, generator)
+            elif isinstance(module, nn.Linear):
+                orthogonal(module, SQRT2, generator)
+            elif hasattr(module, "reset_parameters"):
+                with torch.random.fork_rng(devices=[]):
+                    torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+                    module.reset_parameters()  # type: ignore[operator]
+
+    @classmethod
+    def graph_bytes(cls, shape: tuple[int, ...], net: Net, size: int) -> tuple[float, float]:
         """Bytes that one frame's graph holds, and those that its backward pass needs temporarily.
 
-        `size` is that of a number: 4, or 2 in bfloat16.
+        `size` is that of a number: 4, or 2 in bfloat16. Here they are what autograd keeps of a pass on two frames.
         """
+        kept: dict[int, Tensor] = {}
+        with torch.random.fork_rng(devices=[]):  # PyTorch draws weights when a layer is made
+            encoder = cls(shape, net)
+        weights = {p.untyped_storage()._cdata for p in encoder.parameters()}
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: _noted(t, kept), lambda t: t):
+            encoder(torch.zeros(2, *shape))
+        sizes = [size * t.numel() / 2 for storage, t in kept.items() if storage not in weights]
+        return sum(sizes) + 4 * net.features, 3 * max(sizes, default=0.0)
+
+
+def _noted(tensor: Tensor, kept: dict[int, Tensor]) -> Tensor:
+    kept[tensor.untyped_storage()._cdata] = tensor
+    return tensor
+
+
+def xavier(layer: nn.Conv2d, generator: Generator) -> None:
+    """Xavier-uniform weights, zero bias."""
+    nn.init.xavier_uniform_(layer.weight, generator=generator)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
 
 
 def orthogonal(layer: nn.Linear, gain: float, generator: Generator) -> None:
     """Orthogonal weights with a gain, zero bias."""
     nn.init.orthogonal_(layer.weight, gain, generator=generator)
-    nn.init.zeros_(layer.bias)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
 
 
 def stack_sizes(shape: tuple[int, ...], net: Net) -> Iterator[tuple[int, int, int, int]]:
@@ -172,13 +217,11 @@ class Impala(Encoder):
         """Xavier-uniform convolutions, orthogonal linear layer with gain sqrt(2)."""
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
-                assert module.bias is not None
-                nn.init.xavier_uniform_(module.weight, generator=generator)
-                nn.init.zeros_(module.bias)
+                xavier(module, generator)
         orthogonal(self.fc, SQRT2, generator)
 
-    @staticmethod
-    def graph_bytes(shape: tuple[int, ...], net: Net, size: int) -> tuple[float, float]:
+    @classmethod
+    def graph_bytes(cls, shape: tuple[int, ...], net: Net, size: int) -> tuple[float, float]:
         held, passing = float(size * math.prod(shape)), 0.0
         for _, c, height, width in stack_sizes(shape, net):
             full, half = c * height * width, c * ((height + 1) // 2) * ((width + 1) // 2)
@@ -220,12 +263,31 @@ class Flat(Encoder):
         orthogonal(self.fc0, SQRT2, generator)
         orthogonal(self.fc1, SQRT2, generator)
 
-    @staticmethod
-    def graph_bytes(shape: tuple[int, ...], net: Net, size: int) -> tuple[float, float]:
+    @classmethod
+    def graph_bytes(cls, shape: tuple[int, ...], net: Net, size: int) -> tuple[float, float]:
         return 4.0 * (math.prod(shape) + 4 * net.features), 0.0
 
 
-ENCODERS: dict[str, type[Encoder]] = {"impala": Impala, "impoola": Impoola}
+ENCODERS: Registry[type[Encoder]] = Registry("the encoder")
+"""Every encoder by its name, as `network.encoder` takes it."""
+
+E = TypeVar("E", bound=type[Encoder])
+
+
+def encoder(name: str) -> Callable[[E], E]:
+    """Enter a class of encoders under a name for `network.encoder`."""
+
+    def register(declared: E) -> E:
+        if not (isinstance(declared, type) and issubclass(declared, Encoder)):
+            raise BadInput(f"@encoder({name!r}) needs a subclass of dcpg.methods.Encoder; got {declared!r}.")
+        ENCODERS.enter(name, declared, declared)
+        return declared
+
+    return register
+
+
+encoder("impala")(Impala)
+encoder("impoola")(Impoola)
 
 
 def is_image(shape: tuple[int, ...]) -> bool:

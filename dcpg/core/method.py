@@ -7,7 +7,8 @@ name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,12 +17,17 @@ from torch import Tensor
 
 from dcpg.core.batch import Batch
 from dcpg.core.networks import Head, Outputs
+from dcpg.errors import BadInput
 from dcpg.settings import Section, setting
 
-Term = Callable[[Outputs, Batch], Tensor]  # one value per sample, [b]
-Terms = Mapping[str, tuple[float, Term]]  # name -> (weight, term)
-# (batch, the rollout or B that it comes from, generator, number of actions) -> batch
+Term = Callable[[Outputs, Batch], Tensor]
+"""An objective: from the networks' outputs and a minibatch to one value per sample, [b]."""
+
+Terms = Mapping[str, tuple[float, Term]]
+"""The terms of a line: name -> (weight, term)."""
+
 Draw = Callable[[Batch, Any, torch.Generator, int], Batch]
+"""Adds random inputs to a minibatch: (batch, the rollout or B that it comes from, generator, number of actions)."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +87,36 @@ class Method:
     advantages: str  # the value head that gives the advantages
     policy_phase: tuple[Optimise, ...]
     auxiliary_phase: tuple[Optimise, ...] = ()
-    N_pi: int = 1  # rollouts between two auxiliary phases
+    # rollouts of a phase, before its auxiliary phase: a number, or a function of the phase's number, from 0
+    N_pi: int | Callable[[int], int] = 1
     keep: tuple[str, ...] = ()  # what a minibatch of B carries: s, R, and a, done for the dynamics
     needs_levels: bool = False  # a draw needs the level of each state
     augmented: bool = False  # terms compare each frame with an augmented view of it
+
+    def length_of(self, phase: int) -> int:
+        """The rollouts of a phase, whose number counts from 0."""
+        length = self.N_pi if isinstance(self.N_pi, int) else self.N_pi(phase)
+        if not isinstance(length, int) or length < 1:
+            raise BadInput(f"N_pi of phase {phase} is {length!r}; a phase has a whole number of rollouts, 1 or more.")
+        return length
+
+    def lengths(self, rollouts: int) -> set[int]:
+        """The lengths of all phases that begin before `rollouts` rollouts are done."""
+        return {self.N_pi} if isinstance(self.N_pi, int) else set(self._phases(rollouts))
+
+    def ends_phase(self, rollouts: int) -> bool:
+        """Whether a phase ends after so many rollouts."""
+        if isinstance(self.N_pi, int):
+            return rollouts % self.N_pi == 0
+        return sum(self._phases(rollouts)) == rollouts
+
+    def _phases(self, rollouts: int) -> Iterator[int]:
+        done = 0
+        for phase in itertools.count():
+            if done >= rollouts:
+                return
+            yield (length := self.length_of(phase))
+            done += length
 
     def encoder_of(self, head: str) -> str:
         return next(encoder for encoder, heads in self.networks.items() if head in heads)
@@ -120,6 +152,12 @@ class Phasic(Common):
     """Settings of methods with an auxiliary phase."""
 
     N_pi: int = setting(32, "paper, Table 5", low=1)
+    N_pi_first: tuple[int, ...] = setting((), "ours: N_pi of the first phases, one value per phase; then N_pi", low=1)
     E_aux: int = setting(6, "paper, Table 5", low=1)
     segments: int = setting(4, "paper, Table 5 (16 minibatches per N_pi of 64 segments)", low=1)
     beta_pi: float = setting(1.0, "paper, Table 5", low=0)
+
+    def schedule(self) -> int | Callable[[int], int]:
+        """N_pi of each phase: that of the list, and then N_pi."""
+        first, last = self.N_pi_first, self.N_pi
+        return (lambda phase: first[phase] if phase < len(first) else last) if first else last

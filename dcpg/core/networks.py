@@ -23,6 +23,7 @@ from dcpg.core.augmentations import AUGMENTATIONS
 from dcpg.core.encoders import SQRT2, Net, encoder_class, orthogonal, scaled
 from dcpg.core.rounded import Rounded
 from dcpg.core.state import State, check_tensors
+from dcpg.errors import BadInput
 
 if TYPE_CHECKING:
     from dcpg.core.batch import Batch
@@ -66,7 +67,8 @@ class LinearHead(nn.Linear):
         orthogonal(self, self.gain, generator)
 
 
-Head = Callable[[int, int, int], nn.Module]  # (feature size, number of actions, hidden width) -> head
+Head = Callable[[int, int, int], nn.Module]
+"""Makes a head: (feature size, number of actions, hidden width) -> module with `initialise(generator)`."""
 
 
 def policy_head(features: int, actions: int, hidden: int) -> nn.Module:
@@ -118,8 +120,15 @@ class Network(nn.Module):
 
     def initialise(self, generator: Generator) -> Network:
         """Draw every weight from one generator, in the order of the layout."""
-        for child in self.children():
-            child.initialise(generator)  # type: ignore[operator]
+        with torch.no_grad():
+            for weight in self.parameters():
+                weight.fill_(torch.nan)  # to find the weights that are not drawn
+            for child in self.children():
+                child.initialise(generator)  # type: ignore[operator]
+        for name, weight in self.named_parameters():
+            if not weight.isfinite().all():
+                part = type(self.get_submodule(name.split(".")[0])).__name__
+                raise BadInput(f"{part}.initialise leaves {name} without finite values; it must draw every weight.")
         return self
 
     def compile_encoders(self) -> None:

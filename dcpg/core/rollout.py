@@ -38,7 +38,7 @@ PER_HEAD = ("values", "final_values", "returns")  # value head -> float32, [T, N
 class Rollout:
     """T steps of N environments. It is not modified once its targets are computed."""
 
-    frames: Tensor  # env dtype [T+1, N, *observation]
+    frames: Tensor  # env dtype [stack-1 + T+1, N, *frame], the first stack-1 of them as the first observation has them
     actions: Tensor  # int64 [T, N]
     log_probs: Tensor  # float32 [T, N], log pi(a|s) while acting
     values: dict[str, Tensor]  # value head -> V(s_t) while acting, float32 [T+1, N]
@@ -54,9 +54,24 @@ class Rollout:
     advantages_raw: Tensor = field(default_factory=lambda: torch.empty(0))  # float32 [T, N]
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))  # normalised over the rollout, float32 [T, N]
     augmentation: str = ""  # the augmentation that DrAC's terms use on this rollout
+    stack: int = 1  # frames of one observation
 
     def __len__(self) -> int:
         return self.actions.numel()
+
+    def states(self, rows: Tensor) -> Tensor:
+        """The observations at `rows` of the flattened [T+1, N], stacked here if they have several frames."""
+        frames = self.frames.flatten(0, 1)
+        if self.stack == 1:
+            return frames.index_select(0, rows.to(frames.device, non_blocking=True))
+        chosen = self._stacked_rows[:, rows].to(frames.device, non_blocking=True)
+        return torch.cat([frames.index_select(0, one) for one in chosen], dim=-1)
+
+    @cached_property
+    def _stacked_rows(self) -> Tensor:
+        """For each row of [T+1, N], its frames as rows of the flattened frames, int64 [stack, (T+1) N]."""
+        N = self.actions.shape[1]
+        return (stacked_places(self.crosses, self.stack) * N + torch.arange(N)).flatten(1)
 
     def minibatch(self, rows: Tensor) -> Batch:
         """The transitions at `rows` of the flattened [T, N]."""
@@ -66,7 +81,7 @@ class Rollout:
 
         T = self.actions.shape[0]
         return Batch(
-            frames=flat(self.frames),
+            frames=self.states(rows),
             valid=torch.ones(len(rows)),
             returns={head: flat(x) for head, x in self.returns.items()},
             rows=rows,
@@ -130,9 +145,21 @@ class Rollout:
         check_actions(tensors["actions"], actions)
         fields: dict[str, Any] = {name: tensors[name] for name in PER_STEP}
         fields |= {name: {head: tensors[f"{name}/{head}"] for head in heads} for name in PER_HEAD}
-        tau = cls(frames=torch.from_numpy(frames.opened(segments)), **fields)
+        tau = cls(frames=torch.from_numpy(frames.opened(segments)), stack=frames.stack, **fields)
         tau.__dict__["segments"] = segments  # fills the cached property
         return tau
+
+
+def stacked_places(crosses: Tensor, stack: int) -> Tensor:
+    """The places in `Rollout.frames` of each observation's frames, oldest first, int64 [stack, T+1, N].
+
+    An episode that begins in the rollout has only its own frames: its first one stands for those before it.
+    """
+    T, N = crosses.shape
+    now = torch.arange(T + 1)[:, None]
+    begins = torch.where(crosses, now[1:], 1 - stack)  # frame t+1 begins an episode where step t crosses
+    first = torch.cat([torch.full((1, N), 1 - stack), begins]).cummax(0).values
+    return torch.stack([torch.maximum(now - lag, first) for lag in reversed(range(stack))]) + stack - 1
 
 
 @dataclass(frozen=True)
@@ -141,22 +168,36 @@ class FrameShape:
 
     length: int  # T
     num_envs: int  # N
-    observation: tuple[int, ...]
+    frame: tuple[int, ...]
     dtype: np.dtype[Any]
+    stack: int = 1
+
+    @property
+    def observation(self) -> tuple[int, ...]:
+        """The shape of one observation: its frames are along the last axis."""
+        return (*self.frame[:-1], self.frame[-1] * self.stack)
+
+    def states(self, segment: bytes, crosses: Tensor | None) -> NDArray[Any]:
+        """The T+1 observations of a segment; `crosses` [T] is needed if they have several frames."""
+        frames = self.open(segment)
+        if self.stack == 1:
+            return frames
+        assert crosses is not None
+        return np.concatenate([frames[places] for places in stacked_places(crosses[:, None], self.stack)[..., 0]], -1)
 
     def open(self, segment: bytes) -> NDArray[Any]:
-        """Decompress the T+1 frames of a segment; one with another number of bytes is refused first."""
-        shape = (self.length + 1, *self.observation)
+        """Decompress the frames of a segment; one with another number of bytes is refused first."""
+        shape = (self.length + self.stack, *self.frame)
         size = int(np.prod(shape)) * self.dtype.itemsize
         if zstandard.frame_content_size(segment) != size:
             raise ValueError(f"a segment does not hold {size} bytes")
         return np.frombuffer(zstandard.ZstdDecompressor().decompress(segment), self.dtype).reshape(shape)
 
     def opened(self, segments: list[bytes]) -> NDArray[Any]:
-        """Decompress the segments of all environments, [T+1, N, ...]."""
+        """Decompress the segments of all environments, as `Rollout.frames` has them."""
         if len(segments) != self.num_envs:
             raise ValueError(f"{len(segments)} segments for {self.num_envs} environments")
-        frames = np.empty((self.length + 1, self.num_envs, *self.observation), self.dtype)
+        frames = np.empty((self.length + self.stack, self.num_envs, *self.frame), self.dtype)
         for n, segment in enumerate(segments):
             frames[:, n] = self.open(segment)
         return frames

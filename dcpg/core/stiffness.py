@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dcpg.core.encoders import Encoder
+from dcpg.core.encoders import Encoder, scaled
 from dcpg.core.networks import Network
 from dcpg.core.rollout import Rollout
 
@@ -70,10 +70,8 @@ def stiffness(
     for part, target in zip(torch.split(frames, chunk), torch.split(returns, chunk), strict=True):
         between_chunks()
         part, target = part.to(device), target.to(device)
-        layers, values = _forward(network, head, part)
-        grads = torch.autograd.grad(values.sum(), [layer.outputs for layer in layers])
+        each, values = _gradients(network, head, part)
         with torch.no_grad():
-            each = [_Gradient.of(layer, grad) for layer, grad in zip(layers, grads, strict=True)]
             norms = torch.stack([g.squared_norms() for g in each]).sum(0).sqrt()
             sign = torch.sign(values - target).double()
             some = (norms > 0) & (sign != 0)  # a gradient of zero has no direction
@@ -93,11 +91,32 @@ def stiffness(
     )
 
 
+def _gradients(network: Network, head: str, frames: Tensor) -> tuple[list[_Gradient], Tensor]:
+    """The gradients of V for single states, in parts, and V itself."""
+    encoder = network.get_submodule(network.encoder_of[head])
+    assert isinstance(encoder, Encoder)
+    if encoder.walks:
+        layers, values = _forward(network, encoder, head, frames)
+        grads = torch.autograd.grad(values.sum(), [layer.outputs for layer in layers])
+        return [_Gradient.of(layer, grad) for layer, grad in zip(layers, grads, strict=True)], values
+    last = network.get_submodule(head)
+    weights = {f"{at}.{name}": p for at, part in enumerate((encoder, last)) for name, p in part.named_parameters()}
+
+    def value(weights: dict[str, Tensor], frame: Tensor) -> tuple[Tensor, Tensor]:
+        out = torch.func.functional_call(nn.Sequential(encoder, last), weights, (frame[None],)).squeeze()
+        return out, out
+
+    of_each = torch.func.vmap(torch.func.grad(value, has_aux=True), in_dims=(None, 0))
+    grads, values = of_each({name: p.detach() for name, p in weights.items()}, scaled(frames))
+    none = values.new_zeros(len(values), 0)
+    return [_Gradient(torch.cat([g.flatten(1) for g in grads.values()], 1), none, none)], values
+
+
 @dataclass(frozen=True)
 class _Gradient:
     """The gradients of single states with respect to a layer's weight and bias, never written out for linear layers."""
 
-    weight: Tensor  # convolution: [b, weight]; linear: empty
+    weight: Tensor  # convolution, or all layers of an encoder without `walk`: [b, weight]; linear: empty
     inputs: Tensor  # linear: [b, inputs]
     bias: Tensor  # [b, outputs]
 
@@ -131,7 +150,7 @@ def _convolution_weights(x: Tensor, grad: Tensor) -> Tensor:
     return torch.cat(parts, 2).flatten(1)
 
 
-def _forward(network: Network, head: str, frames: Tensor) -> tuple[list[Layer], Tensor]:
+def _forward(network: Network, encoder: Encoder, head: str, frames: Tensor) -> tuple[list[Layer], Tensor]:
     """V of a chunk, and every layer of the forward pass."""
     layers: list[Layer] = []
 
@@ -140,8 +159,6 @@ def _forward(network: Network, head: str, frames: Tensor) -> tuple[list[Layer], 
         layers.append(Layer(module, x.detach(), out))
         return out
 
-    encoder = network.get_submodule(network.encoder_of[head])
-    assert isinstance(encoder, Encoder)
     x = encoder.walk(frames, through)
     return layers, through(network.get_submodule(head), x).squeeze(1)
 
@@ -154,8 +171,7 @@ def parameters_of(network: Network, head: str) -> Iterator[nn.Parameter]:
 
 def states_and_targets(tau: Rollout, head: str) -> tuple[Tensor, Tensor]:
     """The states of a rollout [n, *observation] and a value head's targets [n]; dead steps have none."""
-    frames, returns = tau.frames[:-1].flatten(0, 1), tau.returns[head].flatten()
-    if tau.valid.all():
-        return frames, returns  # no copy
-    valid = tau.valid.flatten()
-    return frames[valid], returns[valid]
+    returns, rows = tau.returns[head].flatten(), tau.valid.flatten().nonzero().squeeze(1)
+    if tau.stack == 1 and len(rows) == len(returns):
+        return tau.frames[:-1].flatten(0, 1), returns  # no copy
+    return tau.states(rows), returns[rows]

@@ -136,9 +136,9 @@ def _features(
     device = next(network.parameters()).device
     parts = []
     with torch.no_grad():
-        for part in torch.split(tau.frames.flatten(0, 1), chunk):
+        for rows in torch.split(torch.arange(len(tau) + tau.actions.shape[1]), chunk):
             between_chunks()
-            parts.append(network.encode(encoder, part.to(device), chunk))
+            parts.append(network.encode(encoder, tau.states(rows).to(device), chunk))
     features = torch.cat(parts)
-    envs, rows = tau.actions.shape[1], usable.nonzero().squeeze(1).to(device)
-    return features[rows], features[rows + envs]
+    envs, now = tau.actions.shape[1], usable.nonzero().squeeze(1).to(device)
+    return features[now], features[now + envs]

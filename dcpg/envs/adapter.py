@@ -9,6 +9,7 @@ All three autoreset modes give the same `Step`:
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 from typing import Any
@@ -17,7 +18,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from dcpg.envs.base import Array, Step
+from dcpg.envs.base import Array, Step, arranged
 from dcpg.errors import BadInput
 from dcpg.seeding import rand_seed
 
@@ -34,9 +35,8 @@ class GymnasiumEnv:
         assert isinstance(actions, gymnasium.spaces.Discrete)
         self.num_actions, self.first_action = int(actions.n), int(actions.start)
         self.dtype: np.dtype[Any] = np.dtype(space.dtype)
-        self._layout = image_layout(space.shape)
         self.raw_shape: tuple[int, ...] = space.shape
-        self.shape = _arranged(np.empty((1, *space.shape), np.uint8), self._layout).shape[1:]
+        self.shape, self.stack = image_shape(space.shape), 1
         mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self.mode = AutoresetMode(mode) if isinstance(mode, str) else mode
         self.exact_state = hasattr(env, "get_state") and hasattr(env, "set_state")
@@ -45,15 +45,11 @@ class GymnasiumEnv:
 
     def _reset(self, seed: int) -> None:
         observations, info = self.env.reset(seed=seed)
-        self._now = _arranged(observations, self._layout)
+        self._now = arranged(observations, self.shape)
         self._levels = np.full(self.num_envs, -1, np.int64)
         self.has_levels = "level_seed" in info
         self._update_levels(info)
         self._resetting = np.zeros(self.num_envs, bool)  # NEXT_STEP: the next step only resets these
-
-    def arrange(self, observations: Array) -> Array:
-        """A batch of raw observations: images as [N, H, W, C], others unchanged."""
-        return _arranged(observations, self._layout)
 
     def observe(self) -> tuple[Array, Array]:
         return self._now.copy(), self._levels.copy()
@@ -64,7 +60,7 @@ class GymnasiumEnv:
         dead = self._resetting
         dones = (np.asarray(terminated) | np.asarray(truncated)) & ~dead
         cut = np.asarray(truncated) & ~np.asarray(terminated) & ~dead
-        arrived = _arranged(observations, self._layout)
+        arrived = arranged(observations, self.shape)
         final = arrived if cut.any() else None
         if self.mode is AutoresetMode.SAME_STEP and cut.any():
             if "final_obs" not in info:
@@ -73,12 +69,12 @@ class GymnasiumEnv:
                 )
             final = arrived.copy()
             for n in np.flatnonzero(cut):
-                final[n] = _arranged(np.asarray(info["final_obs"][n])[None], self._layout)[0]
+                final[n] = arranged(np.asarray(info["final_obs"][n])[None], self.shape)[0]
         self._update_levels(info)
         if self.mode is AutoresetMode.DISABLED and dones.any():
             final = arrived.copy() if cut.any() else None
             observations, info = self.env.reset(options={"reset_mask": dones})
-            arrived = _arranged(observations, self._layout)
+            arrived = arranged(observations, self.shape)
             self._update_levels(info)
         next_step = self.mode is AutoresetMode.NEXT_STEP
         self._resetting = dones if next_step else np.zeros_like(dones)
@@ -122,38 +118,51 @@ class GymnasiumEnv:
         self._now, self._levels = now, np.array(own["levels"], np.int64)
         self._resetting = np.array(own["resetting"], bool)
 
+    def pictures(self) -> Array:
+        """What `render` returns in the mode rgb_array."""
+        mode = getattr(self.env, "render_mode", None)
+        if mode != "rgb_array":
+            raise BadInput(
+                f"This environment draws no pictures: its render_mode is {mode!r}. Make it with "
+                "render_mode='rgb_array'; a function make(num_envs, seed, render_mode=None) is asked for it when a "
+                "video is recorded."
+            )
+        try:
+            found = np.asarray(self.env.render())
+        except Exception as error:  # a package that is missing, or pictures of different sizes
+            raise BadInput(f"This environment cannot be drawn: {type(error).__name__}: {error}") from error
+        if found.dtype != np.uint8 or found.ndim != 4 or found.shape[0] != self.num_envs or found.shape[3] != 3:
+            raise BadInput(
+                f"render() must return one picture for each of the {self.num_envs} environments, uint8 [height, width, "
+                f"3]; got {found.dtype} {found.shape}."
+            )
+        return found
+
     def close(self) -> None:
-        self.env.close()
+        """Close the environments; one that cannot be closed does not end a run."""
+        with contextlib.suppress(Exception):
+            self.env.close()
 
 
 def _check_spaces(env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
     if not isinstance(env, gymnasium.vector.VectorEnv):
         raise BadInput(f"env(num_envs, seed) must return a Gymnasium vector environment; got {type(env).__name__}.")
     if not isinstance(env.single_action_space, gymnasium.spaces.Discrete) or env.single_action_space.n < 2:
-        raise BadInput(f"Actions must be Discrete, at least two; this environment has {env.single_action_space}.")
+        raise BadInput(
+            f"Actions must be Discrete, at least two; this environment has {env.single_action_space}. Continuous "
+            "actions are out of reach here: discretise them with a wrapper."
+        )
     if not isinstance(env.single_observation_space, gymnasium.spaces.Box):
         raise BadInput(
-            f"Observations must be a Box (an image or numbers); this environment has {env.single_observation_space}; "
-            "flatten it with gymnasium.wrappers.vector.FlattenObservation."
+            f"Observations must be a Box (an image or numbers); this environment has {env.single_observation_space}. "
+            "Give a function that makes it with a wrapper: docs/examples/minigrid_levels.py takes the image alone."
         )
 
 
-def image_layout(shape: tuple[int, ...]) -> str:
-    """HW, HWC or CHW for an image, `flat` otherwise; channels are the smaller of the first and the last axis."""
+def image_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Images as [H, W, C], others unchanged; channels are the smaller of the first and the last axis."""
     if len(shape) == 2 and min(shape) >= 16:
-        return "HW"
-    if len(shape) == 3 and min(shape[:2]) >= 16 and shape[2] <= shape[0]:
-        return "HWC"
-    if len(shape) == 3 and min(shape[1:]) >= 16:
-        return "CHW"
-    return "flat"
-
-
-def _arranged(observations: Array, layout: str) -> Array:
-    """A batch of observations: images as [N, H, W, C], others unchanged."""
-    observations = np.asarray(observations)
-    if layout == "HW":
-        return observations[..., None]
-    if layout == "CHW":
-        return np.ascontiguousarray(np.moveaxis(observations, 1, 3))
-    return observations
+        return (*shape, 1)
+    if len(shape) == 3 and not (min(shape[:2]) >= 16 and shape[2] <= shape[0]) and min(shape[1:]) >= 16:
+        return (*shape[1:], shape[0])
+    return shape

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dcpg.errors import BadInput
+
 Array = NDArray[Any]
 
 
@@ -27,31 +29,76 @@ class Step:
 
 @dataclass(frozen=True)
 class Spaces:
-    """The observations of an environment and its number of actions."""
+    """The observations and actions of an environment: all that an agent must know of it."""
 
-    shape: tuple[int, ...]  # of one observation as the networks see it: [H, W, C], or flat
+    shape: tuple[int, ...]  # of one observation as the networks see it: [H, W, C], or flat; frames along the last axis
     dtype: np.dtype[Any]
     actions: int
+    frame: tuple[int, ...] = ()  # of one frame as the environment returns it; empty: as the networks see it
+    first_action: int = 0  # the environment's own number for action 0
+    stack: int = 1  # frames that make one observation
 
     @classmethod
     def of(cls, env: VectorEnv) -> Spaces:
-        return cls(env.shape, env.dtype, env.num_actions)
+        return cls(env.shape, env.dtype, env.num_actions, env.raw_shape, env.first_action, env.stack)
+
+    @property
+    def single(self) -> tuple[int, ...]:
+        """The shape of one frame as the networks see it."""
+        return (*self.shape[:-1], self.shape[-1] // self.stack)
+
+    @property
+    def raw_shape(self) -> tuple[int, ...]:
+        """The shape of one observation as the environment returns it: of several frames, oldest first, if stacked."""
+        frame = self.frame or self.single
+        return frame if self.stack == 1 else (self.stack, *frame)
+
+    def arrange(self, observations: Array) -> Array:
+        """A batch of raw observations as the networks see it."""
+        frames = [observations] if self.stack == 1 else [observations[:, i] for i in range(self.stack)]
+        if self.frame[:2] != self.single[:2] and self.frame[2:] == self.single[2:]:  # Procgen's, made smaller
+            frames = [averaged(frame, self.frame[0] // self.single[0]) for frame in frames]
+        return np.concatenate([arranged(frame, self.single) for frame in frames], axis=-1)
+
+    def __str__(self) -> str:
+        start = f" from {self.first_action}" if self.first_action else ""
+        return f"observations {self.dtype} {self.raw_shape} and {self.actions} actions{start}"
+
+
+def arranged(frames: Array, shape: tuple[int, ...]) -> Array:
+    """A batch of frames as the networks see them: images as [N, H, W, C], others unchanged."""
+    frames = np.asarray(frames)
+    if frames.shape[1:] == shape:
+        return frames
+    if len(shape) == 3 and frames.shape[1:] == shape[:2]:
+        return frames[..., None]
+    if len(shape) == 3 and frames.shape[1:] == (shape[2], *shape[:2]):
+        return np.ascontiguousarray(np.moveaxis(frames, 1, 3))
+    raise BadInput(f"The environment gave observations of shape {frames.shape[1:]}; its space says {shape}.")
+
+
+def averaged(frames: Array, factor: int) -> Array:
+    """Frames [N, H, W, C] averaged over squares of `factor`, rounded, uint8."""
+    area, (n, height, width, channels) = factor * factor, frames.shape
+    total: Array = np.full((n, height // factor, width // factor, channels), area // 2, np.uint16)
+    for i in range(factor):
+        for j in range(factor):
+            total += frames[:, i::factor, j::factor]
+    return (total // area).astype(np.uint8)
 
 
 class VectorEnv(Protocol):
-    """N environments that step together. Implementations: Procgen, and any Gymnasium vector environment."""
+    """N environments that step together: Procgen, any Gymnasium vector environment, or either with stacked frames."""
 
     num_envs: int
     num_actions: int
     first_action: int  # the environment's own number for action 0
-    raw_shape: tuple[int, ...]  # of one observation as the environment returns it
+    raw_shape: tuple[int, ...]  # of one frame as the environment returns it
     shape: tuple[int, ...]  # of one observation as the networks see it: [H, W, C], or flat
+    stack: int  # frames that make one observation, along its last axis
     dtype: np.dtype[Any]
     has_levels: bool
     exact_state: bool  # state() and restore() repeat the future exactly
-
-    def arrange(self, observations: Array) -> Array:
-        """A batch of raw observations as the networks see it."""
 
     def observe(self) -> tuple[Array, Array]:
         """The observations to act on now and their levels."""
@@ -62,5 +109,8 @@ class VectorEnv(Protocol):
         """Everything that determines the future, as a list of byte strings."""
 
     def restore(self, state: list[bytes]) -> None: ...
+
+    def pictures(self) -> Array:
+        """What a person would see of each environment, uint8 [N, height, width, 3]; BadInput if they draw nothing."""
 
     def close(self) -> None: ...

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 import struct
 from typing import Any
 
 import numpy as np
 
-from dcpg.envs.base import Array, Step
+from dcpg.envs.base import Array, Step, averaged
 from dcpg.envs.levels import LevelChooser
 from dcpg.envs.library import NUM_ACTIONS, library
-from dcpg.errors import unknown
+from dcpg.errors import BadInput, unknown
 from dcpg.seeding import rand_seed
+from dcpg.text import for_audience
 
 GAMES = (
     "bigfish", "bossfight", "caveflyer", "chaser", "climber", "coinrun", "dodgeball", "fruitbot",
@@ -39,8 +41,11 @@ START_SEED = 0
 
 
 def check_game(game: str) -> str:
-    """Return the name of a known game; refuse another one and suggest the closest."""
+    """Return the name of a known game; refuse another one and suggest the closest, or the option for other games."""
     if game not in GAMES:
+        if ":" in game or re.search(r"-v[0-9]+$", game):
+            how = for_audience(f"--env {game}", f'env="{game}"')
+            raise BadInput(f"{game} is none of Procgen's games; for an environment of your own or of Gymnasium: {how}")
         raise unknown("game", game, GAMES)
     return game
 
@@ -67,6 +72,7 @@ class Procgen:
 
     num_actions = NUM_ACTIONS
     first_action = 0
+    stack = 1
     raw_shape: tuple[int, ...] = (64, 64, 3)
     dtype: np.dtype[Any] = np.dtype(np.uint8)
     has_levels = True
@@ -133,7 +139,7 @@ class Procgen:
             final_frames=None,
         )
 
-    def high_resolution(self) -> Array:
+    def pictures(self) -> Array:
         """The frames at Procgen's display resolution, uint8 [N, 512, 512, 3]; only with `render`."""
         return self._env.info["rgb"].copy()
 
@@ -163,12 +169,9 @@ class Procgen:
     def _set_level(self, index: int, level: int) -> None:
         self._env.set_state(index, level_start(self.game, self.mode, level))
 
-    def arrange(self, observations: Array) -> Array:
-        """Frames scaled to the size that the networks see."""
-        return observations.copy() if self.frame_size == 64 else averaged(observations, 64 // self.frame_size)
-
     def _frames(self) -> Array:
-        return self.arrange(self._env.observations["rgb"])
+        frames = self._env.observations["rgb"]
+        return frames.copy() if self.frame_size == 64 else averaged(frames, 64 // self.frame_size)
 
     def _levels(self) -> Array:
         return self._env.info["level_seed"].astype(np.int64)
@@ -182,16 +185,6 @@ def level_start(game: str, mode: str, level: int) -> bytes:
     (state,) = env.states()
     env.close()
     return state
-
-
-def averaged(frames: Array, factor: int) -> Array:
-    """Frames [N, H, W, C] averaged over squares of `factor`, rounded, uint8."""
-    area = factor * factor
-    total: Array = np.full((len(frames), frames.shape[1] // factor, frames.shape[2] // factor, 3), area // 2, np.uint16)
-    for i in range(factor):
-        for j in range(factor):
-            total += frames[:, i::factor, j::factor]
-    return (total // area).astype(np.uint8)
 
 
 def train_seed(seed: int) -> int:

@@ -55,7 +55,7 @@ def dcpg(h: DCPG) -> Method:
         auxiliary_phase=(
             Optimise("auxiliary", B(h.segments), {"J_V": (1.0, J_V), "C_pi": (h.beta_pi, C_pi)}, epochs=h.E_aux),
         ),
-        N_pi=h.N_pi,
+        N_pi=h.schedule(),
         keep=("s", "R"),
     )
 
@@ -96,7 +96,7 @@ def separate_dcpg(h: DCPG) -> Method:
                 epochs=h.E_aux,
             ),
         ),
-        N_pi=h.N_pi,
+        N_pi=h.schedule(),
         keep=("s", "R_theta", "R_phi"),
     )
 

@@ -55,7 +55,7 @@ def ppg(h: Phasic) -> Method:
                 epochs=h.E_aux,
             ),
         ),
-        N_pi=h.N_pi,
+        N_pi=h.schedule(),
         keep=("s", "R"),
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dcpg.core.method import Common, Method
+from dcpg.core.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -24,16 +25,25 @@ class Spec:
         return (self.declare.__doc__ or "").strip().split("\n")[0]
 
 
-METHODS: dict[str, Spec] = {}
+METHODS: Registry[Spec] = Registry("the method")
+"""Every method by its name, in the paper's order; those of plugins come last."""
 
 
 def method(
     name: str, settings: type[Common], fixed: Mapping[str, Any] | None = None
 ) -> Callable[[Callable[[Any], Method]], Callable[[Any], Method]]:
-    """Register a declaration in the table of methods; `fixed` as in `Spec`."""
+    """Enter a declaration, a function from settings to a `Method`, into the table of methods.
+
+    `settings` is the class of its settings; `fixed` are values of other settings, by dotted name, that define it.
+    """
 
     def register(declare: Callable[[Any], Method]) -> Callable[[Any], Method]:
-        METHODS[name] = Spec(name, settings, declare, fixed or {})
+        METHODS.enter(name, Spec(name, settings, declare, fixed or {}), declare)
         return declare
 
     return register
+
+
+def declare(name: str, settings: Common) -> Method:
+    """A method of the table with these settings, to build another one on it."""
+    return METHODS[name].declare(settings)

@@ -113,7 +113,7 @@ def test_width_multiplies_the_channels() -> None:
 
 
 def test_an_encoder_that_is_not_there_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"network\.encoder must be one of impala, impoola; got 'impola'"):
+    with pytest.raises(BadInput, match=r"Unknown encoder 'impola'; did you mean 'impoola'\?"):
         resolve("dcpg", "maze", settings={"network.encoder": "impola"})
     with pytest.raises(BadInput, match=r"network\.width must be at least 1"):
         resolve("dcpg", "maze", settings={"network.width": "0"})

@@ -17,7 +17,7 @@ from dcpg.core.encoders import Net
 from dcpg.core.networks import Network
 from dcpg.core.rewards import RewardNormaliser
 from dcpg.core.targets import with_targets
-from dcpg.envs.adapter import GymnasiumEnv, image_layout
+from dcpg.envs.adapter import GymnasiumEnv, image_shape
 from dcpg.errors import BadInput
 from dcpg.methods import METHODS
 from dcpg.seeding import generator
@@ -118,12 +118,12 @@ def test_targets_do_not_depend_on_the_autoreset_mode(truncate: bool) -> None:
 
 
 def test_layouts() -> None:
-    assert image_layout((64, 64, 3)) == "HWC"
-    assert image_layout((3, 64, 64)) == "CHW"
-    assert image_layout((84, 84)) == "HW"
-    assert image_layout((4, 84, 84)) == "CHW"
-    assert image_layout((10,)) == "flat"
-    assert image_layout((8, 8, 3)) == "flat"
+    assert image_shape((64, 64, 3)) == (64, 64, 3)
+    assert image_shape((3, 64, 64)) == (64, 64, 3)
+    assert image_shape((84, 84)) == (84, 84, 1)
+    assert image_shape((4, 84, 84)) == (84, 84, 4)
+    assert image_shape((10,)) == (10,)
+    assert image_shape((8, 8, 3)) == (8, 8, 3)
 
 
 class Picture(gymnasium.Env[Any, Any]):

@@ -8,8 +8,9 @@ import sys
 import numpy as np
 import pytest
 
+from dcpg.envs.base import averaged
 from dcpg.envs.levels import EachOnce, ListedLevels
-from dcpg.envs.procgen import GAMES, Procgen, averaged, level_start, state_game
+from dcpg.envs.procgen import GAMES, Procgen, level_start, state_game
 from dcpg.errors import BadInput
 
 
@@ -142,7 +143,7 @@ def test_level_starts_are_a_function_of_the_level_alone() -> None:
 
 def test_high_resolution_frames() -> None:
     env = Procgen(2, "bigfish", seed=1, render=True)
-    shown = env.high_resolution()
+    shown = env.pictures()
     assert shown.shape == (2, 512, 512, 3)
     small, _ = env.observe()
     # the same picture: averaged down it is close to what the agent sees

@@ -484,7 +484,7 @@ def test_what_an_environment_of_ones_own_must_have(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "settings", "sentence"),
     [
-        ("ppo", {"drac.c": 0.2}, "drac.c has no effect while augment=none; add --set augment=ucb"),
+        ("ppo", {"drac.c": 0.2}, "drac.c has no effect while augment=none; it needs augment=ucb"),
         ("ppo", {"drac.window": 3, "augment": "crop"}, "drac.window has no effect while augment=crop"),
         ("ucb-drac", {"levels.rho": 0.2}, "levels.rho has no effect while levels.sampler=uniform"),
     ],
