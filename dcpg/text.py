@@ -1,6 +1,34 @@
-"""Numbers as text for messages."""
+"""Text for messages: numbers, names from files, and whether to name commands or Python calls."""
 
 from __future__ import annotations
+
+_typed_a_command = False
+
+
+def speak_to_the_command_line() -> None:
+    """Let messages name commands and options instead of Python calls, from now on in this process."""
+    global _typed_a_command  # noqa: PLW0603
+    _typed_a_command = True
+
+
+def for_audience(command: str, python: str) -> str:
+    """One of two ways to say the same: with commands and options, or with Python calls."""
+    return command if _typed_a_command else python
+
+
+def given(name: str, value: object) -> str:
+    """How a setting is given: `--set NAME=VALUE`, or in Python's `settings`."""
+    return for_audience(f"--set {name}={value}", f"settings={{{name!r}: {value!r}}}")
+
+
+def option(name: str) -> str:
+    """How an option is named: `--NAME`, or `NAME=` in Python."""
+    return for_audience(f"--{name}", f"{name.replace('-', '_')}=")
+
+
+def resume_call(directory: object) -> str:
+    """What resumes a run in one process."""
+    return for_audience(f"`dcpg resume {directory}`", f"dcpg.resume({str(directory)!r})")
 
 
 def duration(seconds: float) -> str:
@@ -17,3 +45,9 @@ def duration(seconds: float) -> str:
 def gigabytes(size: float) -> str:
     """Bytes in GB, with two decimals below one."""
     return f"{size / 1e9:.2f} GB" if size < 1e9 else f"{size / 1e9:.1f} GB"
+
+
+def printable(text: object) -> str:
+    """Text from a file that may be anybody's, on one line and without control characters."""
+    found = "".join(c if c.isprintable() else "?" for c in str(text))
+    return found if len(found) <= 300 else f"{found[:297]}..."

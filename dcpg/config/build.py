@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import numpy as np
 
+from dcpg.config.environments import EnvMaker
 from dcpg.config.schema import OWN, Config
 from dcpg.core.bandit import UCB, Augmenter, Fixed
 from dcpg.core.evaluation import Protocol
@@ -17,6 +15,7 @@ from dcpg.envs.base import Spaces, VectorEnv
 from dcpg.envs.levels import EachOnce, LevelChooser, ListedLevels, PrioritisedLevels
 from dcpg.envs.library import NUM_ACTIONS
 from dcpg.envs.procgen import Procgen, train_seed
+from dcpg.envs.stack import FrameStack
 from dcpg.errors import BadInput
 from dcpg.ranks import ALONE, Ranks
 from dcpg.seeding import generator, rand_seed
@@ -33,14 +32,6 @@ def build_network(config: Config, shape: tuple[int, ...], actions: int) -> Netwo
     return network
 
 
-@dataclass(frozen=True)
-class EnvMaker:
-    """The user's own environment: functions (num_envs, seed) -> Gymnasium vector environment."""
-
-    train: Callable[[int, int], Any]
-    test: Callable[[int, int], Any] | None = None
-
-
 def train_levels(config: Config, ranks: Ranks = ALONE) -> LevelChooser | None:
     """The chooser of the training levels, or None if the environment draws them itself."""
     c, n = config.levels, config.env.num_envs
@@ -54,45 +45,55 @@ def train_levels(config: Config, ranks: Ranks = ALONE) -> LevelChooser | None:
 def make_train(config: Config, maker: EnvMaker | None, levels: LevelChooser | None, ranks: Ranks = ALONE) -> VectorEnv:
     """The training environments of a run, or this rank's slice of them: the same ones as in a single process."""
     n, seed, own = config.env.num_envs, train_seed(config.seed), ranks.slice(config.env.num_envs)
-    if config.game.startswith(OWN):
-        return _user_env(config, maker, "train", n, seed)
+    if maker is not None:
+        return _own(config, maker, "train", n, seed)
     env = _procgen(config, own.stop - own.start, seed, levels=levels, count=config.levels.count)
     if not ranks.alone and levels is None:  # listed levels start from states that do not depend on the seed
         whole = _procgen(config, n, seed, count=config.levels.count)
         states = whole.state()
         whole.close()
         env.restore(states[own])
-    return env
+    return _with_stack(config, env)
 
 
 def known_spaces(config: Config) -> Spaces | None:
     """The spaces of the training environments, if they are known before the environments are made: on Procgen."""
     if config.game.startswith(OWN):
         return None
-    return Spaces((config.env.frame_size, config.env.frame_size, 3), np.dtype(np.uint8), NUM_ACTIONS)
+    size, k = config.env.frame_size, config.env.frame_stack
+    return Spaces((size, size, 3 * k), np.dtype(np.uint8), NUM_ACTIONS, Procgen.raw_shape, stack=k)
 
 
-def make_one(config: Config, maker: EnvMaker | None) -> VectorEnv:
-    """A single training environment, to inspect its spaces."""
-    if config.game.startswith(OWN):
-        return _user_env(config, maker, "train", 1, train_seed(config.seed))
-    return _procgen(config, 1, 0)
+def spaces_of(config: Config, maker: EnvMaker | None) -> Spaces:
+    """The spaces of the training environments; one of your own is made for that, and closed again."""
+    known = known_spaces(config)
+    if known is not None:
+        return known
+    assert maker is not None
+    env = _own(config, maker, "train", 1, train_seed(config.seed))
+    env.close()
+    return Spaces.of(env)
 
 
-def splits(config: Config, maker: EnvMaker | None) -> dict[str, Callable[[int, int], VectorEnv]]:
-    """For training levels and for unseen ones, a function (num_envs, k) that makes the environments of evaluation k."""
-    if config.game.startswith(OWN):
-        names = list(SPLITS) if maker is not None and maker.test is not None else ["train"]
-        return {name: partial(_user_evaluation_env, config, maker, name) for name in names}
+def splits(config: Config, maker: EnvMaker | None, render: bool = False) -> dict[str, Callable[[int, int], VectorEnv]]:
+    """For training levels and for unseen ones, a function (num_envs, k) that makes the environments of evaluation k.
+
+    With `render`, your own environments are asked to draw themselves.
+    """
 
     def train(n: int, k: int) -> VectorEnv:
         seed = rand_seed(config.seed, "eval", "train", k)
         listed = ListedLevels(config.levels.seeds, n, seed, "eval-levels") if config.levels.seeds else None
-        return _procgen(config, n, seed, levels=listed, count=config.levels.count)
+        return _with_stack(config, _procgen(config, n, seed, levels=listed, count=config.levels.count))
 
     def test(n: int, k: int) -> VectorEnv:
-        return _procgen(config, n, rand_seed(config.seed, "eval", "test", k), count=0)
+        return _with_stack(config, _procgen(config, n, rand_seed(config.seed, "eval", "test", k), count=0))
 
+    def own(name: str, maker: EnvMaker) -> Callable[[int, int], VectorEnv]:
+        return lambda n, k: _own(config, maker, name, n, rand_seed(config.seed, "eval", name, k), render)
+
+    if maker is not None:
+        return {name: own(name, maker) for name in SPLITS if name == "train" or maker.test is not None}
     return {"train": train, "test": test}
 
 
@@ -100,7 +101,7 @@ def make_levels(config: Config, levels: Sequence[int], render: bool = False) -> 
     """One environment per level, each starting on that level."""
     if config.game.startswith(OWN):
         raise BadInput("Levels can be chosen by number only on Procgen; use train or test.")
-    return _procgen(config, len(levels), 0, levels=EachOnce(levels), render=render)
+    return _with_stack(config, _procgen(config, len(levels), 0, levels=EachOnce(levels), render=render))
 
 
 def _procgen(
@@ -120,19 +121,12 @@ def _procgen(
     )
 
 
-def _user_evaluation_env(config: Config, maker: EnvMaker | None, split: str, n: int, k: int) -> VectorEnv:
-    return _user_env(config, maker, split, n, rand_seed(config.seed, "eval", split, k))
+def _own(config: Config, maker: EnvMaker, split: str, n: int, seed: int, render: bool = False) -> VectorEnv:
+    return _with_stack(config, maker.make(split, n, seed, config.env.frame_stack, render))
 
 
-def _user_env(config: Config, maker: EnvMaker | None, split: str, n: int, seed: int) -> VectorEnv:
-    from dcpg.envs.adapter import GymnasiumEnv
-
-    if maker is None:
-        raise BadInput(
-            f"{config.game.removeprefix(OWN)} is an environment of your own; continue from Python, with env=... ."
-        )
-    make = maker.train if split == "train" or maker.test is None else maker.test
-    return GymnasiumEnv(make(n, seed), seed)
+def _with_stack(config: Config, env: VectorEnv) -> VectorEnv:
+    return env if config.env.frame_stack == 1 else FrameStack(env, config.env.frame_stack)
 
 
 def protocol_of(config: Config, greedy: bool = False) -> Protocol:
@@ -154,6 +148,8 @@ def augmenter_of(config: Config, ranks: Ranks = ALONE) -> Augmenter | None:
 def check_fits(config: Config, env: VectorEnv) -> None:
     """Refuse an environment that does not provide what the method needs."""
     method = config.declared()
+    if method.augmented and env.stack > 1:
+        raise BadInput(f"augment={config.augment} is made for single frames; use env.frame_stack=1.")
     if method.needs_levels and not env.has_levels:
         raise BadInput(
             f"{config.method} must know the level of each state: give it as info['level_seed'] from reset and step."

@@ -13,6 +13,9 @@ from dcpg.core.bandit import UCB, Fixed
 from dcpg.core.method import Tau, Terms
 from dcpg.envs.levels import PrioritisedLevels
 from dcpg.methods import METHODS, Method, Optimise
+from dcpg.methods.plugins import used
+
+SHOWN = 6  # phases of a schedule of N_pi
 
 
 def explain(config: Config) -> str:
@@ -54,7 +57,7 @@ def _pseudocode(config: Config, m: Method) -> list[str]:
     lines = ["    for phase = 1, 2, ..."]
     if m.auxiliary_phase:
         lines += [" 2    B <- empty"]
-    lines += [f" 3    for iter = 1 .. {m.N_pi}"]
+    lines += [f" 3    for iter = 1 .. {_schedule(m)}"]
     lines += [f" 4      tau <- {config.env.num_envs} x {config.rollout_length} steps with pi{_levels(config)}"]
     several = len(m.targets) > 1  # then each is named after its encoder, as in the paper
     for head, t in m.targets.items():
@@ -70,6 +73,14 @@ def _pseudocode(config: Config, m: Method) -> list[str]:
         for line in m.auxiliary_phase:
             lines += [f"10    for epoch = 1 .. {line.epochs}", *(f"11      {text}" for text in _minimise(line))]
     return lines
+
+
+def _schedule(m: Method) -> str:
+    """N_pi, or that of the first phases and how it goes on."""
+    if isinstance(m.N_pi, int):
+        return str(m.N_pi)
+    lengths = [m.length_of(phase) for phase in range(SHOWN)]
+    return f"N_pi, in phase 1, 2, ...: {', '.join(map(str, lengths))}, ..."
 
 
 def _levels(config: Config) -> str:
@@ -141,9 +152,10 @@ def table() -> list[dict[str, Any]]:
                 "policy_phase": [_line(line) for line in m.policy_phase],
                 "keep": list(m.keep),
                 "auxiliary_phase": [_line(line) for line in m.auxiliary_phase],
-                "N_pi": m.N_pi,
+                "N_pi": m.N_pi if isinstance(m.N_pi, int) else [m.length_of(phase) for phase in range(SHOWN)],
                 "levels": config.levels.sampler,
                 "augment": config.augment,
+                "plugin": ", ".join(one["plugin"] for one in used(name, config.network.encoder)),
             }
         )
     return rows

@@ -56,7 +56,17 @@ def _from_7(plain: dict[str, Any]) -> dict[str, Any]:
     return {"procgen": {"library": name, "interface": 1, "pictures": pictures} if pictures else None} | plain
 
 
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {5: _from_5, 6: _from_6, 7: _from_7}
+def _from_8(plain: dict[str, Any]) -> dict[str, Any]:
+    """Schema 9 can stack frames and change N_pi, and names plugins and the user's own environment."""
+    algorithm = plain["algorithm"]
+    if "N_pi" in algorithm:
+        algorithm = {"N_pi_first": []} | algorithm
+    return plain | {"env": {"frame_stack": 1} | plain["env"], "algorithm": algorithm}
+
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    5: _from_5, 6: _from_6, 7: _from_7, 8: _from_8,
+}  # fmt: skip
 
 
 def migrated(plain: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,9 @@ from dcpg.config.schema import Config
 from dcpg.errors import BadInput, unknown
 from dcpg.methods import METHODS
 from dcpg.methods.drac import CHOICES
+from dcpg.methods.plugins import find_method
 from dcpg.settings import Section, dotted, override
+from dcpg.text import for_audience
 from dcpg.torchrun import processes, processes_here
 
 
@@ -29,15 +31,14 @@ def resolve(
     """The defaults, overridden by the preset, by what defines the method and by what was given, in this order."""
     if preset not in PRESETS:
         raise unknown("preset", preset, PRESETS)
-    if method not in METHODS:
-        raise unknown("method", method, METHODS)
+    spec = find_method(method)
     values = dict(PRESETS[preset])
-    base = _Draft(algorithm=METHODS[method].settings())
+    base = _Draft(algorithm=spec.settings())
     known = {name for name, _, _ in dotted(base)}
-    values = {name: value for name, value in values.items() if name in known} | dict(METHODS[method].fixed)
+    values = {name: value for name, value in values.items() if name in known} | dict(spec.fixed)
     for name in ("method", "game", "seed", "preset"):
         if settings and name in settings:
-            raise BadInput(f"{name} cannot be set with --set; it has an argument or option of its own.")
+            raise BadInput(f"{name} is no setting; it is given by itself, beside {for_audience('--set', 'settings=')}.")
     values |= dict(settings or {})
     _check_effect(settings or {}, values)
     if steps is not None:
@@ -68,7 +69,7 @@ def _check_effect(given: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         other, useful = NEEDS[name]
         value = values.get(other, defaults[other])
         if value not in useful:
-            raise BadInput(f"{name} has no effect while {other}={value}; add --set {other}={useful[0]}.")
+            raise BadInput(f"{name} has no effect while {other}={value}; it needs {other}={useful[0]}.")
 
 
 @dataclass(frozen=True)

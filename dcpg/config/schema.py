@@ -12,12 +12,14 @@ from typing import Any
 from dcpg.core.encoders import Net
 from dcpg.envs.library import MODES
 from dcpg.envs.procgen import ALL_LEVELS, MAX_STARTS, check_game
-from dcpg.errors import BadInput, unknown
+from dcpg.errors import BadInput
 from dcpg.methods import METHODS, Common, Method
 from dcpg.methods.drac import CHOICES, DrAC, with_drac
+from dcpg.methods.plugins import find_encoder, find_method
 from dcpg.settings import Section, dotted, setting
+from dcpg.text import given
 
-SCHEMA = 8  # version of config.json; a new one needs a function in migrate.py
+SCHEMA = 9  # version of config.json; a new one needs a function in migrate.py
 
 
 OWN = "own:"  # prefix of the game's name in runs on the user's own environment
@@ -44,6 +46,7 @@ class Env(Section):
     mode: str = setting("easy", "paper, Section 5", choices=tuple(MODES))
     num_envs: int = setting(64, "paper, Table 4", low=1, high=65_536)
     frame_size: int = setting(64, "Procgen; smaller sizes average the frame", choices=(64, 32, 16))
+    frame_stack: int = setting(1, "paper: one frame (k: the last k of the episode as one observation)", low=1, high=16)
     timeout: float = setting(300.0, "ours: seconds after which an environment counts as hung", above=0)
 
 
@@ -126,8 +129,8 @@ class Config(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.method not in METHODS:
-            raise unknown("method", self.method, METHODS)
+        find_method(self.method)
+        find_encoder(self.network.encoder)
         if not self.game.startswith(OWN):
             check_game(self.game)
         self._check_method()
@@ -141,7 +144,7 @@ class Config(Section):
             if values[name] != value:
                 raise BadInput(
                     f"{self.method} is defined by {name}={value}; got {values[name]!r}. Train another method, ppo "
-                    f"for example, with --set {name}={values[name]}."
+                    f"for example, with {given(name, values[name])}."
                 )
 
         if "ood-actions" in self.analyse and "discriminator" not in _heads(self.declared()):
@@ -179,12 +182,12 @@ class Config(Section):
                 f"{self.rollout_length} = {size} transitions; choose a divisor."
             )
         segments = getattr(h, "segments", 1)
-        total = getattr(h, "N_pi", 1) * self.env.num_envs
-        if total % segments:
-            raise BadInput(
-                f"algorithm.segments={segments} does not divide the {total} segments of B (N_pi x env.num_envs); "
-                "choose a divisor."
-            )
+        for length in sorted(self.declared().lengths(self.rollouts)):
+            if length * self.env.num_envs % segments:
+                raise BadInput(
+                    f"algorithm.segments={segments} does not divide the {length * self.env.num_envs} segments of B "
+                    "(N_pi x env.num_envs); choose a divisor."
+                )
         for name, number in (
             ("env.num_envs", self.env.num_envs),
             ("algorithm.segments", getattr(h, "segments", self.shards)),
@@ -220,6 +223,8 @@ class Config(Section):
 @functools.cache
 def _declared(declare: Callable[[Any], Method], algorithm: Common, drac: DrAC, augment: str) -> Method:
     method = declare(algorithm)
+    if not isinstance(method, Method):
+        raise BadInput(f"{declare.__name__} must return a dcpg.methods.Method; it returned {type(method).__name__}.")
     return method if augment == "none" else with_drac(method, drac, augment)
 
 

@@ -8,11 +8,15 @@ import hashlib
 import json
 import os
 import platform
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dcpg.config.build import known_spaces
+from dcpg.config.environments import Environment
+from dcpg.config.explain import explain
 from dcpg.config.migrate import migrated
 from dcpg.config.presets import PRESETS
 from dcpg.config.schema import (
@@ -27,17 +31,24 @@ from dcpg.config.schema import (
     Machine,
 )
 from dcpg.core.encoders import Net
+from dcpg.envs.base import Spaces
 from dcpg.envs.library import OVERRIDE, installed
 from dcpg.envs.procgen import library_of
 from dcpg.errors import BadInput, unknown
-from dcpg.methods import METHODS
+from dcpg.methods import METHODS, Method
 from dcpg.methods.drac import DrAC
-from dcpg.settings import Section
+from dcpg.methods.plugins import TABLES, changed, find_method, load_everything, missing, parse_used, used
+from dcpg.settings import Section, dotted
 from dcpg.storage.rundir import RunDirectory
+from dcpg.text import printable
 
 EXPORT = "export"  # the key that makes a folder an export, and says which weights it holds
 PROCGEN, LATER = "procgen", "procgen_later"  # the library at the start, and others after a resume
-BESIDES = ("schema", "preset_values", "init", "versions", PROCGEN, LATER, EXPORT)  # in the file besides settings
+ENVIRONMENT, PLUGINS = "environment", "plugins"  # the user's own
+BESIDES = (  # in the file besides settings
+    "schema", "preset_values", "init", "versions", PROCGEN, LATER, ENVIRONMENT, PLUGINS, "method_values", "explained",
+    EXPORT,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -50,6 +61,16 @@ class Written:
     init: str | None  # the run whose weights it started from
     versions: dict[str, str]  # what computed it
     libraries: list[dict[str, Any]]  # that drew its frames; several after a resume with another one
+    environment: Environment | None = None  # the user's own
+    plugins: list[dict[str, Any]] = dataclasses.field(default_factory=list)  # what was declared outside of dcpg
+    # what the settings of a method from a plugin are if none is given
+    method_values: dict[str, Any] = dataclasses.field(default_factory=dict)
+    explained: str = ""  # the algorithm of a plugin's method
+
+    @property
+    def spaces(self) -> Spaces | None:
+        """The spaces of the environments, if they are known without making one."""
+        return self.environment.spaces if self.environment is not None else known_spaces(self.config)
 
     @property
     def fingerprint(self) -> str:
@@ -62,14 +83,22 @@ def read_written(run: RunDirectory) -> Written:
     return parse_written(run.read_config(), run.config)
 
 
-def parse_written(plain: Mapping[str, Any], where: Path | str = "config.json") -> Written:
-    """A configuration from the data of a config.json; anything unknown or missing is refused."""
+def parse_written(plain: Mapping[str, Any], where: Path | str = "config.json", code: bool = True) -> Written:
+    """A configuration from the data of a config.json; anything unknown or missing is refused.
+
+    Without `code`, a method or an encoder that nobody declared here is no error: the configuration is a `Recorded` one.
+    """
     try:
         today = migrated(plain)
-        config = _config(today)
+        plugins = parse_used(today.get(PLUGINS) or [])
+        environment = today.get(ENVIRONMENT)
+        own = Environment.parse(environment) if environment is not None else None
+        config = _config(today, plugins, code)
+        if own is not None and config.game != OWN + own.name:
+            raise BadInput(f"game is {printable(config.game)}, the environment's name {printable(own.name)}.")
     except BadInput as error:
         raise BadInput(f"{where}: {error}") from None
-    except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise BadInput(f"{where} is not a run's configuration ({type(error).__name__}: {error}).") from None
     versions, preset, init = today.get("versions"), today.get("preset_values", {}), today.get("init")
     if not isinstance(preset, dict):
@@ -81,7 +110,22 @@ def parse_written(plain: Mapping[str, Any], where: Path | str = "config.json") -
         init=str(init) if init else None,
         versions={str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {},
         libraries=_libraries(today, where),
+        environment=own,
+        plugins=plugins,
+        method_values=_table(today.get("method_values") or {}, "method_values", where),
+        explained=_printable_text(today.get("explained") or ""),
     )
+
+
+def _table(found: Any, key: str, where: Path | str) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise BadInput(f"{where}: {key} is {printable(found)!r}, not a table of settings.")
+    return {str(name): tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+
+
+def _printable_text(found: Any) -> str:
+    """Several lines of text from a file that may be anybody's."""
+    return "\n".join(printable(line) for line in str(found)[:50_000].split("\n"))
 
 
 def _libraries(plain: Mapping[str, Any], where: Path | str) -> list[dict[str, Any]]:
@@ -99,11 +143,42 @@ def from_json(plain: Mapping[str, Any], where: Path | str = "config.json") -> Co
     return parse_written(plain, where).config
 
 
-def to_write(config: Config, init: Path | None) -> dict[str, Any]:
+def to_write(config: Config, init: Path | None, environment: Environment | None = None) -> dict[str, Any]:
     """The data of a new run's config.json."""
     preset = json.loads(json.dumps(PRESETS[config.preset]))
-    own = {"preset_values": preset, "init": str(init) if init else None, "versions": dict(versions())}
-    return {"schema": SCHEMA, **config.to_json(), **own, PROCGEN: library_today(config)}
+    found = {"preset_values": preset, "init": str(init) if init else None, "versions": dict(versions())}
+    found |= {PROCGEN: library_today(config), ENVIRONMENT: environment.plain() if environment else None}
+    plugins = used(config.method, config.network.encoder)
+    if plugins:  # enough for a report to show the run without them
+        found |= {PLUGINS: plugins, "method_values": _method_values(config), "explained": explain(config)}
+    return {"schema": SCHEMA, **config.to_json(), **found}
+
+
+def to_show(config: Config) -> dict[str, Any]:
+    """As much of a config.json as is needed to show a run that has not begun, without the plugins that it uses."""
+    plugins = used(config.method, config.network.encoder)
+    return {"schema": SCHEMA, **config.to_json(), PLUGINS: plugins, "method_values": _method_values(config)}
+
+
+def _method_values(config: Config) -> dict[str, Any]:
+    """The values of the method's settings if none is given: its defaults, the preset's values, and what defines it."""
+    spec = find_method(config.method)
+    values = {f"algorithm.{name}": value for name, value, _ in dotted(spec.settings())}
+    values |= {name: value for name, value in PRESETS[config.preset].items() if name in values} | dict(spec.fixed)
+    plain: dict[str, Any] = json.loads(json.dumps(values))
+    return plain
+
+
+def check_plugins(written: Written, what: str) -> None:
+    """Refuse a run whose method or encoder was changed since it began."""
+    for sentence in changed(written.plugins):
+        raise BadInput(f"{what}: {sentence}. Bring that file back, or start a new run.")
+
+
+def warn_of_plugins(written: Written) -> None:
+    """Say on standard error if a run's method or encoder was changed since it was trained."""
+    for sentence in changed(written.plugins):
+        print(f"warning: {sentence}.", file=sys.stderr)
 
 
 def library_today(config: Config) -> dict[str, Any] | None:
@@ -123,20 +198,66 @@ def fingerprint(plain: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
 
-def _config(plain: Mapping[str, Any]) -> Config:
+@dataclass(frozen=True)
+class Recorded(Config):
+    """The configuration of a run whose method or encoder is not declared in this process: it can be shown, not run."""
+
+    def __post_init__(self) -> None:
+        Section.__post_init__(self)
+
+    def declared(self) -> Method:
+        raise BadInput(f"{self.method} or {self.network.encoder} is not declared here; load its plugin.")
+
+
+@dataclass(frozen=True)
+class _Values(Section):
+    """The settings of a method that is not declared here."""
+
+    @classmethod
+    def of(cls, plain: Any) -> Section:
+        taken = {*dir(cls), "self"}
+        if not isinstance(plain, dict) or not all(name.isidentifier() and name not in taken for name in plain):
+            raise BadInput("algorithm is not a table of settings.")
+        values = {name: tuple(v) if isinstance(v, list) else v for name, v in plain.items()}
+        if not all(isinstance(v, bool | int | float | str | tuple | None) for v in values.values()):
+            raise BadInput("algorithm has values that are no settings.")
+        kind = dataclasses.make_dataclass("_Values", [(name, Any) for name in values], bases=(cls,), frozen=True)
+        found: Section = kind(**values)
+        return found
+
+
+def _known(kind: str, name: Any, plugins: list[dict[str, Any]], code: bool) -> bool:
+    """Whether a method or an encoder is declared here, after a look for plugins if code may be loaded."""
+    table = TABLES[kind]
+    if not isinstance(name, str):
+        raise BadInput(f"{kind} is {printable(name)!r}, not a name.")
+    if name not in table and code:
+        load_everything()
+        if name not in table:
+            raise missing(kind, name, plugins)
+    if name not in table and (kind, name) not in {(one["kind"], one["name"]) for one in plugins}:
+        raise unknown(kind, name, table)
+    return name in table
+
+
+def _config(plain: Mapping[str, Any], plugins: list[dict[str, Any]], code: bool) -> Config:
     name = plain["method"]
-    if name not in METHODS:
-        raise unknown("method", str(name), METHODS)
+    known = _known("method", name, plugins, code)
+    if not known and not plain.get("method_values"):
+        raise BadInput(f"the values of {printable(name)} are not recorded.")
+    knows_encoder = _known("encoder", plain["network"]["encoder"], plugins, code)
+    kind = Config if known and knows_encoder else Recorded
+    algorithm = METHODS[name].settings() if known else _Values.of(plain["algorithm"])
     sections: dict[str, Section] = {
-        "algorithm": METHODS[name].settings(), "env": Env(), "levels": Levels(), "drac": DrAC(), "network": Net(),
+        "algorithm": algorithm, "env": Env(), "levels": Levels(), "drac": DrAC(), "network": Net(),
         "evaluation": Evaluation(), "checkpoints": Checkpoints(), "machine": Machine(),
     }  # fmt: skip
     values = {k: v for k, v in plain.items() if k not in BESIDES}
     _check_complete(values, Config)
     for key, section in sections.items():
         _check_complete(values[key], type(section), f"{key}.")
-        values[key] = section.with_values(values[key])
-    return Config(**values)
+        values[key] = section if isinstance(section, _Values) else section.with_values(values[key])
+    return kind(**values)
 
 
 def _check_complete(values: Mapping[str, Any], section: type[Section], prefix: str = "") -> None:

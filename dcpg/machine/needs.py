@@ -17,7 +17,6 @@ import numpy as np
 import psutil
 import torch
 
-from dcpg.config.build import known_spaces
 from dcpg.config.schema import Config
 from dcpg.core.encoders import encoder_class
 from dcpg.core.loader import AHEAD
@@ -27,7 +26,7 @@ from dcpg.envs.base import Spaces
 from dcpg.errors import BadInput
 from dcpg.machine import cgroup
 from dcpg.machine.devices import device_named, device_of
-from dcpg.text import gigabytes
+from dcpg.text import for_audience, gigabytes, given
 from dcpg.torchrun import processes, processes_here
 
 PROGRAM = 0.85e9  # bytes of the interpreter, torch and Procgen's assets
@@ -72,9 +71,10 @@ def needs_of(config: Config, spaces: Spaces) -> Needs:
     network = Network(method.networks, spaces.shape, spaces.actions, config.network, device="meta")
     weights = 4 * sum(p.numel() for p in network.parameters())
     moments = 2 * weights * len(method.adams)
-    frames = config.rollout_size * math.prod(spaces.shape) * spaces.dtype.itemsize
+    frames = config.rollout_size * math.prod(spaces.single) * spaces.dtype.itemsize
     tau = frames / (COMPRESSION if spaces.dtype == np.uint8 else 1) + 64 * config.rollout_size
-    buffer = method.N_pi * (tau + 4 * spaces.actions * config.rollout_size) if method.auxiliary_phase else 0.0
+    phase = tau + 4 * spaces.actions * config.rollout_size
+    buffer = max(method.lengths(config.rollouts)) * phase if method.auxiliary_phase else 0.0
     device = device_named(config.machine.device).type  # which the driver of a sweep need not have
     graph, gathered = map(max, zip(*(_step_bytes(config, method, line, spaces) for line in method.lines), strict=True))
     opened = (AHEAD[device] + 1) * gathered  # this minibatch and those of B that are opened ahead
@@ -92,12 +92,6 @@ def needs_of(config: Config, spaces: Spaces) -> Needs:
         # a phase's first checkpoint is written before the previous phase's is removed, so B may be on disk twice
         disk=CHECKPOINTS * saved + 2 * (tau + buffer) + milestones * weights + config.rollouts * ROW,
     )
-
-
-def known_needs(config: Config) -> Needs | None:
-    """What a run may need, or None if its environments must be made first: only Procgen's sizes are known."""
-    spaces = known_spaces(config)
-    return needs_of(config, spaces) if spaces is not None else None
 
 
 def _step_bytes(config: Config, method: Method, line: Optimise, spaces: Spaces) -> tuple[float, float]:
@@ -145,10 +139,11 @@ def check_room(needs: Needs, config: Config, directory: Path) -> None:
     """Refuse a run that needs more memory or disk than is free, with advice, unless `check_room` is false."""
     missing = missing_room(needs, config, directory) if config.check_room else []
     if missing:
+        smaller = for_audience("--preset laptop", 'preset="laptop"')
         raise BadInput(
-            f"There is no room for this run: {'; '.join(missing)}. Make room, or make the run smaller (--preset "
-            "laptop, or lower env.num_envs, rollout_length, algorithm.N_pi or machine.chunk), or start it anyway "
-            "with --set check_room=false."
+            f"There is no room for this run: {'; '.join(missing)}. Make room, or make the run smaller ({smaller}, "
+            "or lower env.num_envs, rollout_length, algorithm.N_pi or machine.chunk), or start it anyway with "
+            f"{given('check_room', 'false')}."
         )
 
 

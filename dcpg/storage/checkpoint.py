@@ -23,6 +23,7 @@ from typing import Any
 from dcpg.errors import NoValidCheckpoint
 from dcpg.ranks import ALONE, Ranks
 from dcpg.storage.files import dump, fsync_dir, write_atomic, write_durable
+from dcpg.text import option
 
 SCHEMA = 2  # of new checkpoints
 READABLE = (1, 2)
@@ -202,7 +203,7 @@ class CheckpointStore:
             return
         raise NoValidCheckpoint(
             f"No valid checkpoint in {self.root} ({'; '.join(bad) or 'there is none'}). Nothing was changed; restore "
-            "the directory from a copy, or start a new run with another --out."
+            f"the directory from a copy, or start a new run with another {option('out')}."
         )
 
     def _refusal(

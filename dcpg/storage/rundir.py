@@ -11,6 +11,7 @@ from dcpg.errors import BadInput, StorageFailed
 from dcpg.storage.files import dump, read_regular, write_atomic
 from dcpg.storage.lock import Lock
 from dcpg.storage.rows import Rows
+from dcpg.text import option, resume_call
 
 MOST_CONFIGURATION = 16_000_000  # bytes; enough for the longest list of levels
 
@@ -31,31 +32,45 @@ class RunDirectory:
         self.lock = Lock(path / "lock")
         self._made = self._created = False
 
-    def prepare(self) -> None:
-        """Create the directory itself, so that it can be locked."""
+    def check_free(self) -> None:
+        """Refuse a directory that already holds a run, or is none."""
         try:
-            if self.path.exists() and not self.path.is_dir():
-                raise BadInput(f"{self.path} is a file; choose another --out.")
-            self._made = not self.path.exists()
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BadInput(f"{self.path} cannot be written to ({error.strerror}); choose another --out.") from None
-
-    def create(self) -> None:
-        """Set up a new run in the locked directory; one that already holds a run is refused."""
+            is_file = self.path.exists() and not self.path.is_dir()
+        except OSError as error:  # a name that is too long, for example
+            raise self._unwritable(error) from None
+        if is_file:
+            raise BadInput(f"{self.path} is a file; choose another {option('out')}.")
         if self.config.exists() or any(p.name[:12] != "0" * 12 for p in self._checkpointed()):
             raise BadInput(
-                f"{self.path} already holds a run; continue it with `dcpg resume {self.path}` or choose another --out."
+                f"{self.path} already holds a run; continue it with {resume_call(self.path)} or choose another "
+                f"{option('out')}."
             )
         for rows in (self.metrics, self.evaluations, self.timing):
             if rows.path.exists():
-                raise BadInput(f"{rows.path} already exists, from a run or something else; choose another --out.")
+                raise BadInput(
+                    f"{rows.path} already exists, from a run or something else; choose another {option('out')}."
+                )
+
+    def _unwritable(self, error: OSError) -> BadInput:
+        return BadInput(f"{self.path} cannot be written to ({error.strerror}); choose another {option('out')}.")
+
+    def prepare(self) -> None:
+        """Create the directory itself, so that it can be locked."""
+        try:
+            self._made = not self.path.exists()
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def create(self) -> None:
+        """Set up a new run in the locked directory; one that already holds a run is refused."""
+        self.check_free()
         try:
             # config.json is written last: a run that was killed before that does not exist
             shutil.rmtree(self.checkpoints, ignore_errors=True)
             self.checkpoints.mkdir()
         except OSError as error:
-            raise BadInput(f"{self.path} cannot be written to ({error.strerror}); choose another --out.") from None
+            raise self._unwritable(error) from None
         self._created = True
 
     def _checkpointed(self) -> list[Path]:
@@ -90,6 +105,8 @@ class RunDirectory:
             raise BadInput(f"{self.path} holds no run: config.json is missing.") from None
         except (OSError, ValueError) as error:
             raise BadInput(f"{self.config} cannot be read ({error}).") from None
+        except RecursionError:
+            raise BadInput(f"{self.config} is not a run's configuration: it is nested too deeply.") from None
         if not isinstance(plain, dict):
             raise BadInput(f"{self.config} is not a run's configuration.")
         return plain

@@ -63,7 +63,7 @@ def test_every_setting_has_an_origin() -> None:
         ({"algorithm.segments": "3"}, "does not divide the 2048 segments"),
         ({"steps": "100"}, "less than one rollout of 16384"),
         ({"levels.count": "-1"}, "must be at least 0"),
-        ({"game": "maze"}, "cannot be set with --set"),
+        ({"game": "maze"}, "game is no setting; it is given by itself, beside settings="),
         ({"levels.seeds": "3000000000"}, "must be at most 2147483646"),
         ({"levels.start": "2147483646"}, "levels.start + levels.count must be at most"),
         ({"env.num_envs": "99999999999999"}, "must be at most 65536"),

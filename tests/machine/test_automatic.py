@@ -169,4 +169,4 @@ def test_emulated_bfloat16_is_warned_of(
     monkeypatch.setattr("dcpg.training.start.has_bf16", lambda device: False)
     settings = TINY | {"machine.precision": "bf16"}
     dcpg.train("ppo", "maze", preset="tiny", steps=128, out=tmp_path / "run", settings=settings)
-    assert "has no instructions for bfloat16 and emulates it" in capsys.readouterr().err
+    assert "has no instructions for bfloat16 and emulates it" in capsys.readouterr().out

@@ -128,7 +128,7 @@ def test_a_run_can_be_started_all_the_same_and_is_warned_when_resumed(
     assert run.summary["status"] == "finished"
     capsys.readouterr()
     dcpg.resume(run, steps=256)
-    assert "may not have the memory or disk" in capsys.readouterr().err
+    assert "may not have the memory or disk" in capsys.readouterr().out
 
 
 def poles(n: int, seed: int) -> gymnasium.vector.VectorEnv:
