@@ -8,10 +8,15 @@ dcpg.load(run).act(observation)
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0"
-__all__ = ["analyse", "evaluate", "export", "load", "record", "resume", "train"]
+if TYPE_CHECKING:
+    from dcpg.api import Agent, Observer, Recording, Run, analyse, evaluate, export, load, record, resume, train
+
+__version__ = "0.3.0"
+__all__ = [
+    "Agent", "Observer", "Recording", "Run", "analyse", "evaluate", "export", "load", "record", "resume", "train",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:  # lazy: `import dcpg` and `dcpg --help` need not wait for torch

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcpg.config.build import EnvMaker
+from dcpg.config.environments import EnvMaker, MakeEnv, find, maker_for
 from dcpg.config.resolve import resolve
 from dcpg.config.schema import OWN
-from dcpg.config.written import other_library, read_written
+from dcpg.config.written import Written, other_library, read_written
 from dcpg.errors import BadInput, unknown
 from dcpg.extras import need
 from dcpg.runs.agent import Agent, load_agent
+from dcpg.runs.run import RunFiles
 from dcpg.storage.rundir import RunDirectory
+from dcpg.text import for_audience, printable
+from dcpg.torchrun import is_first
 from dcpg.training import start as starting
-from dcpg.training.observer import RunObserver
-from dcpg.training.start import Run
+from dcpg.training.observer import Observer, RunObserver, SilentObserver, Together
 
 if TYPE_CHECKING:
     from dcpg.report.write import Report
@@ -27,11 +30,42 @@ if TYPE_CHECKING:
     from dcpg.sweep.plan import Job, Plan
     from dcpg.sweep.view import SweepView
 
-MakeEnv = Callable[[int, int], Any]  # (num_envs, seed) -> Gymnasium vector environment
+__all__ = [
+    "Agent", "MakeEnv", "Observer", "Recording", "Run", "Sweep", "analyse", "evaluate", "export", "load", "record",
+    "report", "resume", "sweep", "train", "watch_report",
+]  # fmt: skip
+
+Env = MakeEnv | str  # a function, or text as --env takes it
 Show = Callable[[str], None]  # prints a line of progress
 
 
 def _nothing(text: str) -> None: ...
+
+
+class Run(RunFiles):
+    """A run on disk: what `dcpg.train` returns, or `dcpg.Run("runs/first")` for one that was made before.
+
+    Args:
+        directory: The run's directory.
+        env: The environment that it was trained on, if it is your own; `record` and `dcpg.evaluate` then need none.
+        test_env: The one with unseen levels.
+
+    Examples:
+        >>> run = dcpg.Run("runs/first")
+        >>> run.summary["test_return"]
+        >>> run.metrics()["policy.J_pi"]
+        >>> run.evaluations()["test_return"]
+        >>> run.record(levels="test").video
+    """
+
+    def __init__(self, directory: str | Path, env: Env | None = None, test_env: Env | None = None) -> None:
+        super().__init__(directory)
+        self.env, self.test_env = env, test_env
+        self.no_curves = ""  # why curves.png was not drawn at the end of training
+
+    def record(self, *, levels: str = "test", at: int | None = None, out: str | Path | None = None) -> Recording:
+        """Record a video of the run's agent, by default to `replay.mp4` in its directory; see `dcpg.record`."""
+        return record(self, levels=levels, at=at, out=out)
 
 
 # -- training
@@ -41,8 +75,9 @@ def train(
     method: str,
     game: str | None = None,
     *,
-    env: MakeEnv | None = None,
-    test_env: MakeEnv | None = None,
+    env: Env | None = None,
+    test_env: Env | None = None,
+    name: str | None = None,
     preset: str = "paper",
     steps: int | None = None,
     seed: int = 0,
@@ -50,40 +85,130 @@ def train(
     init: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     observer: RunObserver | None = None,
+    progress: bool = True,
 ) -> Run:
-    """Train a method on a Procgen game, or on your own environment (`env`, and `test_env` with unseen levels).
+    """Train a method on a Procgen game or on your own environment, evaluate it on the way, and write it to a directory.
 
-    Without `out` the run is written to runs/GAME-METHOD-SEED. `init` is a run whose newest weights it starts from.
+    A run can be stopped with Ctrl-C and continued exactly with `dcpg.resume`. At its end it has its rows, its weights
+    and, if matplotlib is installed, the picture `curves.png`.
+
+    Args:
+        method: The name of a method: one of the package's fifteen, which `dcpg methods` lists, or your own, declared
+            with `@dcpg.methods.method` in a file that you have imported.
+        game: A Procgen game, such as "starpilot".
+        env: Your own environment, instead of a game: a function (num_envs, seed) that returns a Gymnasium vector
+            environment, or text: "CartPole-v1", "FILE.py:make" or "module:make".
+        test_env: The same with levels that are not used in training; without it only training levels are evaluated.
+        name: A name for your own environment, for directories and reports. By default it follows from `env`.
+        preset: Sizes: "paper" (25 million steps, days on a CPU), "laptop" (minutes) or "tiny" (seconds).
+        steps: Environment steps, floored to whole rollouts; by default the preset's.
+        seed: Decides every random choice: two runs with one seed are identical.
+        out: The directory of the run; by default runs/GAME-METHOD-SEED.
+        init: A run whose newest weights it starts from.
+        settings: Any other settings by their dotted names; `dcpg config METHOD` lists them.
+        observer: Is told what happens while the run trains; derive it from `dcpg.Observer`.
+        progress: Show how far the run is: a live display on a terminal, plain lines elsewhere.
+
+    Returns:
+        The run, with `summary`, `metrics()`, `evaluations()`, `curves()` and `record()`.
+
+    Raises:
+        BadInput: Something that was given is wrong; the message says what, and nothing was written.
+
+    Examples:
+        >>> run = dcpg.train("dcpg", game="starpilot", preset="laptop")
+        >>> run = dcpg.train("ddcpg", "bigfish", preset="tiny", settings={"algorithm.N_pi": 4, "levels.count": 50})
+        >>> run = dcpg.train("ppo", env="CartPole-v1", preset="tiny", steps=50_000)
     """
     if (game is None) == (env is None):
-        raise BadInput("Give either game=... (Procgen) or env=... (a function (num_envs, seed) -> vector environment).")
-    name = game if game is not None else OWN + getattr(env, "__name__", "env").strip("<>")
-    config = resolve(method, name, preset=preset, steps=steps, seed=seed, settings=settings)
-    directory = Path(out) if out is not None else Path("runs") / f"{name.removeprefix(OWN)}-{method}-{seed}"
-    return starting.start(config, directory, _maker(env, test_env), observer, Path(init) if init is not None else None)
+        raise BadInput(
+            for_audience(
+                "Give either --game (Procgen) or --env (your own environment, such as CartPole-v1 or FILE.py:make).",
+                "Give either game=... (Procgen) or env=... (a function (num_envs, seed) -> vector environment).",
+            )
+        )
+    maker = find(env, test_env, name) if env is not None or test_env is not None or name is not None else None
+    played = game if maker is None else OWN + maker.name
+    config = resolve(method, str(played), preset=preset, steps=steps, seed=seed, settings=settings)
+    directory = Path(out) if out is not None else Path("runs") / f"{(maker.name if maker else game)}-{method}-{seed}"
+    told = _observers(observer, progress)
+    starting.start(config, directory, maker, told, Path(init) if init is not None else None)
+    return _finished(Run(directory, env, test_env))
 
 
 def resume(
     run: Run | str | Path,
     *,
     steps: int | None = None,
-    env: MakeEnv | None = None,
-    test_env: MakeEnv | None = None,
+    env: Env | None = None,
+    test_env: Env | None = None,
     observer: RunObserver | None = None,
+    progress: bool = True,
 ) -> Run:
-    """Go on exactly where a run stopped; with `steps`, to another end."""
-    return starting.resume(_directory(run), steps, _maker(env, test_env), observer)
+    """Go on exactly where a run stopped, as if it had never stopped.
+
+    Args:
+        run: A run or its directory.
+        steps: Train to this number of steps in all, also past the run's end.
+        env: Your own environment, if the run was trained on one that is not a registered Gymnasium id.
+        test_env: The one with unseen levels, if the run had one.
+        observer: As in `dcpg.train`.
+        progress: As in `dcpg.train`.
+
+    Returns:
+        The run.
+    """
+    written, maker = _maker(run, "resume", env, test_env)
+    if written.environment is not None and written.environment.test_id is not None and maker and maker.test is None:
+        raise BadInput(
+            f"{_directory(run)} was also evaluated on unseen levels; name them too: "
+            f"{for_audience('--test-env', 'test_env=')}."
+        )
+    before = written.environment
+    if before is not None and maker is not None and maker.ids != (before.id, before.test_id):
+        names = (" and ".join(printable(id_) for id_ in ids if id_) for ids in ((before.id, before.test_id), maker.ids))
+        was, now = names
+        print(f"warning: {_directory(run)} was trained on {was} so far and goes on with {now}.", file=sys.stderr)
+    starting.resume(_directory(run), steps, maker, _observers(observer, progress))
+    return _finished(Run(_directory(run), *_envs(run, env, test_env)))
+
+
+def _observers(observer: RunObserver | None, progress: bool) -> RunObserver:
+    from dcpg.training.display import display
+
+    return Together([*([display()] if progress else [SilentObserver()]), *([observer] if observer is not None else [])])
+
+
+def _finished(run: Run) -> Run:
+    """Draw the curves of a run that has just ended."""
+    if is_first():
+        try:
+            run.curves()
+        except (OSError, BadInput) as error:
+            run.no_curves = str(error)
+    return run
 
 
 # -- a trained agent
 
 
-def load(run: Run | str | Path, at: int | None = None, *, env: MakeEnv | None = None) -> Agent:
-    """The trained agent: `.act(observation, greedy=False)` takes one observation or a batch.
+def load(run: Run | str | Path, at: int | None = None, *, env: Env | None = None) -> Agent:
+    """Load a trained agent, from a run or from a folder that `dcpg.export` wrote. No code from it is executed.
 
-    `at` chooses the milestone at a number of steps, or the untrained agent (0), instead of the newest weights.
+    Args:
+        run: A run or its directory.
+        at: The steps of a milestone, or 0 for the untrained agent, instead of the newest weights.
+        env: Only for runs of releases before 0.3 on your own environment, which do not say what it looks like.
+
+    Returns:
+        The agent: `.act(observation, greedy=False)` takes one observation or a batch.
+
+    Examples:
+        >>> agent = dcpg.load("runs/first")
+        >>> agent.act(np.zeros((4, *agent.shape), agent.spaces.dtype), greedy=True)
     """
-    return load_agent(_directory(run), at, _maker(env))
+    maker = find(env) if env is not None else None
+    return load_agent(_directory(run), at, maker)
 
 
 def evaluate(
@@ -93,25 +218,39 @@ def evaluate(
     episodes: int | None = None,
     greedy: bool = False,
     at: int | None = None,
-    env: MakeEnv | None = None,
-    test_env: MakeEnv | None = None,
+    env: Env | None = None,
+    test_env: Env | None = None,
     show: Show = _nothing,
 ) -> dict[str, Any]:
-    """Play on training levels, unseen levels, or each level of a list such as "0-19,120" exactly once."""
+    """Play a run's agent. On a finished run, "train" and "test" repeat its last evaluation exactly.
+
+    Args:
+        run: A run or its directory.
+        levels: "train", "test" (unseen levels) or, on Procgen, level seeds such as "0-19,120", each played once.
+        episodes: Their number for "train" and "test"; by default that of the run's own evaluations, 100.
+        greedy: Take the most likely action instead of sampling.
+        at: The steps of a milestone, or 0 for the untrained agent, instead of the newest weights.
+        env: Your own environment, if the run was trained on one that is not a registered Gymnasium id.
+        test_env: The one with unseen levels.
+        show: Is called with lines about how long it takes.
+
+    Returns:
+        "return" (the mean), "returns", "lengths", "level_seeds", "steps", and "predicted_value", "true_value" and
+        "true_value_own_gamma" of the initial states.
+    """
     from dcpg.runs.evaluate import evaluate_agent, level_range
     from dcpg.storage.rows import SPLITS
 
-    maker = _maker(env, test_env)
+    written, maker = _maker(run, "eval", env, test_env)
     agent = load_agent(_directory(run), at, maker)
     if show is not _nothing:
-        _show_other_pictures(_directory(run), show)
+        _show_other_pictures(written, show)
         count = (episodes or agent.config.evaluation.episodes) if levels in SPLITS else len(level_range(levels))
         show(_duration_of(agent, count))
     return evaluate_agent(agent, levels, episodes, greedy, maker)
 
 
-def _show_other_pictures(directory: Path, show: Show) -> None:
-    written = read_written(RunDirectory(directory))
+def _show_other_pictures(written: Written, show: Show) -> None:
     other = other_library(written)
     if other is not None:
         show(
@@ -122,7 +261,14 @@ def _show_other_pictures(directory: Path, show: Show) -> None:
 
 @dataclass(frozen=True)
 class Recording:
-    """A video, and the episodes in it: one per level."""
+    """A video, and the episodes in it: one per level.
+
+    Args:
+        video: The file.
+        levels: The level seed of each episode; -1 where an environment does not tell.
+        returns: The return of each episode.
+        lengths: The steps of each episode.
+    """
 
     video: Path
     levels: list[int]
@@ -136,28 +282,58 @@ def record(
     levels: str = "test",
     at: int | None = None,
     out: str | Path | None = None,
+    env: Env | None = None,
+    test_env: Env | None = None,
     show: Show = _nothing,
 ) -> Recording:
-    """Record a video of a run's agent, by default DIR/replay.mp4, on four or on up to nine chosen levels."""
+    """Record a video of a run's agent, with its value and its policy beside the game.
+
+    Your own environment must draw itself: its `render_mode` is "rgb_array" when a video is made. A function
+    make(num_envs, seed, render_mode=None) is asked for that.
+
+    Args:
+        run: A run or its directory.
+        levels: "train" or "test" (unseen levels), four of them; or, on Procgen, up to nine level seeds such as
+            "3,17,120-122".
+        at: The steps of a milestone, or 0 for the untrained agent, instead of the newest weights.
+        out: FILE.mp4 or FILE.gif; by default `replay.mp4` in the run's directory.
+        env: Your own environment, if the run was trained on one that is not a registered Gymnasium id.
+        test_env: The one with unseen levels.
+        show: Is called with lines about how long it takes.
+
+    Returns:
+        The video and its episodes.
+    """
     need("video", "A video")
     from dcpg.runs import video
-    from dcpg.runs.evaluate import recorded_levels
+    from dcpg.runs.evaluate import environments_to_record
 
     target = Path(out) if out is not None else _directory(run) / "replay.mp4"
-    agent = load_agent(_directory(run), at)
+    written, maker = _maker(run, "record", env, test_env)
+    agent = load_agent(_directory(run), at, maker)
     video.check_target(target)
-    chosen = recorded_levels(agent, levels)
+    environments = environments_to_record(agent, levels, maker)
     if show is not _nothing:
-        _show_other_pictures(_directory(run), show)
-        show(_duration_of(agent, len(chosen)))
-    played = video.record(agent, chosen, target)
-    return Recording(target, chosen, played.returns, played.lengths)
+        _show_other_pictures(written, show)
+        show(_duration_of(agent, environments.num_envs))
+    played = video.record(agent, environments, target)
+    return Recording(target, played.levels, played.returns, played.lengths)
 
 
 def export(
     run: Run | str | Path, *, out: str | Path | None = None, at: int | None = None, show: Show = _nothing
 ) -> Path:
-    """Write a run's agent as a folder to publish, by default DIR/export; returns the folder."""
+    """Write a run's agent as a folder to publish: weights, configuration, model card and, on Procgen, a video.
+
+    Args:
+        run: A run or its directory.
+        out: The folder; by default `export` in the run's directory.
+        at: The steps of a milestone instead of the newest weights.
+        show: Is called with lines of progress.
+
+    Returns:
+        The folder, which `dcpg.load` opens.
+    """
     from dcpg.runs.export import write
 
     return write(_directory(run), Path(out) if out is not None else None, at, show)
@@ -171,14 +347,30 @@ def analyse(
     levels: int | None = None,
     episodes: int | None = None,
     at: int | None = None,
-    env: MakeEnv | None = None,
-    test_env: MakeEnv | None = None,
+    env: Env | None = None,
+    test_env: Env | None = None,
     show: Show = _nothing,
 ) -> dict[str, Any]:
-    """The paper's analyses: "stiffness", "values", "ood-actions" and "levels"; written to the run's folder analysis."""
+    """Analyse what a run has learnt, as in the paper. The result and its picture are kept in the run's folder analysis.
+
+    Args:
+        run: A run or its directory.
+        analysis: "stiffness", "values", "ood-actions" or "levels".
+        states: For stiffness and ood-actions, the number of states in fresh rollouts.
+        levels: For levels, the number of training levels, at most, and of unseen ones.
+        episodes: For levels, episodes per level.
+        at: The steps of a milestone, or 0 for the untrained agent, instead of the newest weights.
+        env: Your own environment, if the run was trained on one that is not a registered Gymnasium id.
+        test_env: The one with unseen levels.
+        show: Is called with lines of progress.
+
+    Returns:
+        The numbers of the analysis.
+    """
     from dcpg.analysis.analyse import analyse as measure
 
-    return measure(_directory(run), analysis, states, levels, episodes, at, _maker(env, test_env), show=show)
+    maker = None if analysis == "values" else _maker(run, f"analyse {analysis}", env, test_env)[1]
+    return measure(_directory(run), analysis, states, levels, episodes, at, maker, show=show)
 
 
 # -- many runs
@@ -187,9 +379,16 @@ def analyse(
 def report(
     *directories: Run | str | Path, out: str | Path = "report", names: Sequence[str] = (), ranges: str = "rliable"
 ) -> Report:
-    """Write the paper's tables and figures, and a page, from runs; with `names`, only those tables and figures.
+    """Write the paper's tables and figures, and a page, from runs.
 
-    `ranges` are the lowest and highest returns of min-max normalised scores: of rliable or of the procgen paper.
+    Args:
+        directories: Runs, or folders with runs in them. Methods and environments of your own need not be loaded.
+        out: The folder to write.
+        names: Only these tables and figures, such as "table1" or "figure4", and no page.
+        ranges: The lowest and highest returns of min-max normalised scores: of "rliable" or of the "procgen" paper.
+
+    Returns:
+        The files that were written, and what was found on the way.
     """
     from dcpg.report.write import write_report
 
@@ -199,7 +398,14 @@ def report(
 def watch_report(
     *directories: Run | str | Path, out: str | Path = "report", ranges: str = "rliable", port: int = 8750
 ) -> None:
-    """Serve the page of a report on 127.0.0.1, and write it anew while runs are training, until Ctrl-C."""
+    """Serve the page of a report on 127.0.0.1, and write it anew while runs are training, until Ctrl-C.
+
+    Args:
+        directories: Runs, or folders with runs in them.
+        out: The folder to write.
+        ranges: As in `report`.
+        port: The port; 0 for a free one.
+    """
     from dcpg.report.serve import serve_report
     from dcpg.report.write import write_report
     from dcpg.runs.records import Cache
@@ -212,7 +418,12 @@ def watch_report(
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep's directory, and what became of its runs."""
+    """A sweep's directory, and what became of its runs.
+
+    Args:
+        directory: Where the sweep is.
+        view: Its runs as they are at the end.
+    """
 
     directory: Path
     view: SweepView
@@ -225,13 +436,31 @@ def sweep(
     engine: str = "local",
     address: str | None = None,
     settings: Mapping[str, Any] | None = None,
+    env: str | None = None,
+    test_env: str | None = None,
+    name: str | None = None,
     retry: bool = False,
     observer: SweepObserver | None = None,
 ) -> Sweep:
-    """Train every run of a sweep: a TOML file, the name of a sweep that comes with the package, or a plan.
+    """Train every run of a sweep. Runs that are done are not run again, others go on where they were.
 
-    Runs that are done are not run again, others go on where they were. `engine` is "local", or "ray" for a Ray cluster:
-    the one at `address`, or one on this machine. `retry` also tries runs again that were given up.
+    Args:
+        plan: A TOML file, the name of a sweep that comes with the package, or a plan.
+        out: The directory; by default sweeps/NAME.
+        engine: "local", or "ray" for a Ray cluster.
+        address: With engine="ray", the address of a cluster; by default one is started on this machine.
+        settings: Take precedence over the file's [set].
+        env: Your own environment as text, "CartPole-v1" or "FILE.py:make", instead of the file's games or envs.
+        test_env: The one with unseen levels.
+        name: A name for it.
+        retry: Also try runs again that were given up.
+        observer: Is told how far the sweep is.
+
+    Returns:
+        The sweep, when all of its runs are done.
+
+    Raises:
+        SweepIncomplete: Some runs failed; the others are done.
     """
     from dcpg.sweep.driver import Driver, SilentSweepObserver, check_tools
     from dcpg.sweep.local import LocalEngine
@@ -240,12 +469,15 @@ def sweep(
     if engine not in ("local", "ray"):
         raise unknown("engine", engine, ("local", "ray"))
     if address is not None and engine != "ray":
-        raise BadInput("--address goes with --engine ray.")
-    found = read(plan, settings) if isinstance(plan, str) else plan
+        raise BadInput(for_audience("--address goes with --engine ray.", 'address= goes with engine="ray".'))
+    own = {"env": env, "test_env": test_env, "name": name}
+    found = read(plan, settings, own) if isinstance(plan, str) else plan
     root = Path(out) if out is not None else Path("sweeps") / found.name
     words = ["dcpg", "sweep", plan if isinstance(plan, str) else found.name]
     words += ["--engine", engine] if engine != "local" else []
     words += [word for name, value in (settings or {}).items() for word in ("--set", f"{name}={value}")]
+    words += [word for name, value in own.items() if value for word in (f"--{name.replace('_', '-')}", value)]
+    words += [word for source in found.plugins for word in ("--plugin", source)]
     words += ["--address", address] if address is not None else []
     words += ["--out", str(out)] if out is not None else []
     check_tools(found.jobs, engine)
@@ -261,12 +493,26 @@ def sweep(
     return Sweep(root, driver.run(make_engine, shlex.join(words), retry))
 
 
-def _maker(env: MakeEnv | None, test_env: MakeEnv | None = None) -> EnvMaker | None:
-    return EnvMaker(env, test_env) if env is not None else None
+# -- what several calls share
+
+
+def _envs(run: Run | str | Path, env: Env | None, test_env: Env | None) -> tuple[Env | None, Env | None]:
+    """What was given, or else what the run remembers from its training in this process."""
+    if isinstance(run, Run):
+        env, test_env = (run.env if env is None else env), (run.test_env if test_env is None else test_env)
+    return env, test_env
+
+
+def _maker(
+    run: Run | str | Path, verb: str, env: Env | None = None, test_env: Env | None = None
+) -> tuple[Written, EnvMaker | None]:
+    written = read_written(RunDirectory(_directory(run)))
+    env, test_env = _envs(run, env, test_env)
+    return written, maker_for(written.config.game, written.environment, env, test_env, f"{verb} {_directory(run)}")
 
 
 def _directory(run: Run | str | Path) -> Path:
-    return run.directory if isinstance(run, Run) else Path(run)
+    return run.directory if isinstance(run, RunFiles) else Path(run)
 
 
 def _duration_of(agent: Agent, episodes: int) -> str:

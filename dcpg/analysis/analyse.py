@@ -14,7 +14,8 @@ import torch
 
 from dcpg.analysis.pictures import PICTURES
 from dcpg.analysis.sample import rollouts
-from dcpg.config.build import EnvMaker, make_levels, protocol_of
+from dcpg.config.build import make_levels, protocol_of
+from dcpg.config.environments import EnvMaker
 from dcpg.config.schema import ANALYSES, OWN, Config
 from dcpg.config.written import read_written
 from dcpg.core import evaluation
@@ -107,7 +108,7 @@ def ood_actions_of(agent: Agent, run: RunDirectory, states: int, maker: EnvMaker
             "dppg."
         )
     c = agent.config
-    chunk, actions = c.machine.chunk, agent.env.num_actions
+    chunk, actions = c.machine.chunk, agent.spaces.actions
     taus = rollouts(agent, states, maker)
     found = reduce(add, (believed_actions(agent.network, tau, c.game, actions, chunk) for tau in taus))
     if not found.counts.total:
@@ -205,7 +206,7 @@ def write_result(run: RunDirectory, config: Config, result: dict[str, Any], name
     import matplotlib.pyplot as plt
 
     figure = PICTURES[result["analysis"]](result, config)
-    title = f"{config.method} on {config.game}, seed {config.seed}"
+    title = f"{config.method} on {config.game.removeprefix(OWN)}, seed {config.seed}"
     figure.suptitle(title, fontsize=9, x=0.01, ha="left", parse_math=False)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=120)

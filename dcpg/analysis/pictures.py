@@ -109,7 +109,7 @@ def first_frames(game: str, mode: str, levels: Sequence[int], high_resolution: b
     for start in range(0, len(levels), ROUND):
         some = levels[start : start + ROUND]
         env = Procgen(len(some), game, seed=0, mode=mode, levels=EachOnce(some), render=high_resolution)
-        frames += list(env.high_resolution() if high_resolution else env.observe()[0])
+        frames += list(env.pictures() if high_resolution else env.observe()[0])
         env.close()
     return frames
 

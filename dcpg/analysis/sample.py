@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from dcpg.config.build import EnvMaker, splits
+from dcpg.config.build import splits
+from dcpg.config.environments import EnvMaker
 from dcpg.core.collector import collect, with_rewards
 from dcpg.core.rollout import Rollout
 from dcpg.core.targets import with_targets

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dcpg.config.written import read_written
+from dcpg.config.schema import OWN
+from dcpg.config.written import parse_written
 from dcpg.extras import need
 from dcpg.runs.evaluate import half_width
 from dcpg.storage.rows import SPLITS, Evaluation, Metrics, read
@@ -25,7 +26,8 @@ def curves(run: RunDirectory) -> Path:
     import matplotlib.pyplot as plt
     from matplotlib.ticker import EngFormatter
 
-    config, evaluations = read_written(run).config, read(run.evaluations.path, Evaluation)
+    config = parse_written(run.read_config(), run.config, code=False).config
+    evaluations = read(run.evaluations.path, Evaluation)
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), constrained_layout=True)
     _training_curve(left, read(run.metrics.path, Metrics))
     for split in SPLITS:
@@ -39,7 +41,7 @@ def curves(run: RunDirectory) -> Path:
     right.legend(frameon=False)
     for axes in (left, right):
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    figure.suptitle(f"{config.method} on {config.game}, seed {config.seed}, preset {config.preset}")
+    figure.suptitle(f"{config.method} on {config.game.removeprefix(OWN)}, seed {config.seed}, preset {config.preset}")
     out = run.path / "curves.png"
     figure.savefig(out, dpi=120)
     plt.close(figure)

@@ -8,13 +8,17 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from dcpg.config.build import EnvMaker, make_levels, protocol_of, splits
+from dcpg.config.build import make_levels, protocol_of, splits
+from dcpg.config.environments import EnvMaker
 from dcpg.config.schema import OWN
 from dcpg.core.evaluation import ROUND, Episodes, play
 from dcpg.envs.base import VectorEnv
 from dcpg.errors import BadInput
 from dcpg.runs.agent import Agent
 from dcpg.storage.rows import SPLITS, VALUES
+from dcpg.text import option
+
+EPISODES = 4  # of a video on training levels or unseen ones
 
 
 def half_width(returns: Sequence[float]) -> float:
@@ -56,7 +60,9 @@ def _play(agent: Agent, levels: str, episodes: int | None, greedy: bool, maker: 
     if levels in SPLITS:
         makers = splits(c, maker)
         if levels not in makers:
-            raise BadInput("This environment has no unseen levels: give test_env=... .")
+            raise BadInput(
+                f"There are no unseen levels without {option('test-env')}; give it, or evaluate levels 'train'."
+            )
         return [played(makers[levels](episodes or c.evaluation.episodes, agent.k), levels)]
     wanted = level_range(levels)
     if episodes is not None:
@@ -84,17 +90,27 @@ def level_range(text: str) -> list[int]:
     return chosen
 
 
+def environments_to_record(agent: Agent, levels: str, maker: EnvMaker | None = None) -> VectorEnv:
+    """The environments of a video, which draw themselves: one per chosen level, or four episodes of your own."""
+    if not agent.config.game.startswith(OWN):
+        return make_levels(agent.config, recorded_levels(agent, levels), render=True)
+    if levels not in SPLITS:
+        raise BadInput("Levels can be chosen by number only on Procgen; use train or test.")
+    makers = splits(agent.config, maker, render=True)
+    if levels not in makers:
+        raise BadInput(f"There are no unseen levels without {option('test-env')}; give it, or record levels 'train'.")
+    return makers[levels](EPISODES, agent.k)
+
+
 def recorded_levels(agent: Agent, levels: str) -> list[int]:
     """The levels of a video: those that were chosen, or four training levels or four unseen ones."""
     c = agent.config
-    if c.game.startswith(OWN):
-        raise BadInput("Videos are made on Procgen only.")
     if levels not in SPLITS:
         chosen = level_range(levels)
         if len(chosen) > 9:
             raise BadInput(f"A video shows at most nine levels side by side; {levels!r} has {len(chosen)}.")
         return chosen
-    env = splits(c, None)[levels](4, agent.k)
+    env = splits(c, None)[levels](EPISODES, agent.k)
     _, seeds = env.observe()
     env.close()
     return [int(s) for s in seeds]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -15,18 +16,20 @@ import safetensors
 from safetensors.torch import load as load_tensors
 
 from dcpg.config.command import train_command
+from dcpg.config.environments import can_be_typed
 from dcpg.config.presets import PRESETS
 from dcpg.config.schema import OWN, Config
-from dcpg.config.written import EXPORT, Written, read_written
+from dcpg.config.written import ENVIRONMENT, EXPORT, PLUGINS, Written, parse_written, read_written
 from dcpg.envs.procgen import ALL_LEVELS
 from dcpg.errors import BadInput, NoValidCheckpoint, StorageFailed
 from dcpg.extras import need
 from dcpg.methods import METHODS
 from dcpg.runs.agent import Agent, load_agent
-from dcpg.runs.evaluate import evaluate_agent, half_width, recorded_levels
+from dcpg.runs.evaluate import environments_to_record, evaluate_agent, half_width
 from dcpg.storage.files import dump, fsync_dir, write_durable
 from dcpg.storage.rows import SPLITS, Evaluation, read
 from dcpg.storage.rundir import RunDirectory
+from dcpg.text import option
 from dcpg.training.weights import WEIGHTS, Moment, find
 
 CONFIG, CARD, REPLAY = "config.json", "README.md", "replay.mp4"
@@ -56,12 +59,13 @@ def write(
     own = written.config.game.startswith(OWN)
     if not own:
         need("video", "The export's video")
-    agent = None if own else load_agent(directory, at)
+    agent = load_agent(directory, at) if written.spaces is not None else None
     moment = agent.moment if agent is not None else find(run, written.config, at)
+    public = parse_written({**written.plain, **_public(written)})
     files = {
         WEIGHTS: _checked(moment, directory),
-        CONFIG: dump({**written.plain, "init": None, EXPORT: _about(moment)}, indent=2),
-        CARD: card(written, moment, returns_of(run, moment, agent, show)).encode(),
+        CONFIG: dump({**public.plain, "init": None, EXPORT: _about(moment)}, indent=2),
+        CARD: card(public, moment, returns_of(run, moment, None if own else agent, show)).encode(),
     }
     temporary = target.with_name(f".tmp-{target.name}")
     try:
@@ -70,11 +74,11 @@ def write(
         temporary.mkdir()
         for name, data in files.items():
             write_durable(temporary / name, data)
-        if agent is not None:
+        if agent is not None and not own:
             from dcpg.runs import video
 
             show("Recording the agent on unseen levels ...")
-            video.record(agent, recorded_levels(agent, "test"), temporary / REPLAY)
+            video.record(agent, environments_to_record(agent, "test"), temporary / REPLAY)
         fsync_dir(temporary)
         _put(temporary, target)
     except OSError as error:
@@ -84,9 +88,26 @@ def write(
     return target
 
 
+def _public(written: Written) -> dict[str, Any]:
+    """What a config.json says of files on this machine, without their folders."""
+    found: dict[str, Any] = {}
+    if written.environment is not None:
+        e = written.environment
+        test = _file_name(e.test_id) if e.test_id is not None else None
+        found[ENVIRONMENT] = dataclasses.replace(e, id=_file_name(e.id), test_id=test).plain()
+    if written.plugins:
+        found[PLUGINS] = [{**one, "plugin": _file_name(one["plugin"])} for one in written.plugins]
+    return found
+
+
+def _file_name(place: str) -> str:
+    path, colon, function = place.rpartition(":")
+    return f"{os.path.basename(path)}:{function}" if colon and os.sep in path else os.path.basename(place)
+
+
 def check_target(target: Path) -> None:
     """Refuse a folder that holds anything but an earlier export: it would be lost."""
-    advice = "choose another --out."
+    advice = f"choose another {option('out')}."
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise BadInput(f"{target} is not a folder; {advice}")
     found = {p.name for p in target.iterdir()} if target.exists() else set()
@@ -119,7 +140,7 @@ def _put(temporary: Path, target: Path) -> None:
 
 
 def _checked(moment: Moment, directory: Path) -> bytes:
-    """The weights, which are tensors at least: your own environment is not here to build a network for."""
+    """The weights, which are tensors at least: older runs on your own environment do not say for which network."""
     assert moment.weights is not None
     try:
         load_tensors(moment.weights)
@@ -150,9 +171,16 @@ def returns_of(run: RunDirectory, moment: Moment, agent: Agent | None, show: Cal
     return {split: evaluate_agent(agent, split)["returns"] for split in reversed(SPLITS)}
 
 
-def command(config: Config) -> str:
+def _code(written: Written) -> str:
+    """The imports that declare what the agent needs from outside of dcpg."""
+    modules = dict.fromkeys(one["plugin"].removesuffix(".py") for one in written.plugins)
+    return "".join(f"import {module}  # declares the agent's method or encoder\n" for module in modules)
+
+
+def train_again(written: Written) -> str:
     """`dcpg train ...` that resolves to the same configuration on every machine."""
-    words = train_command(config)
+    config = written.config
+    words = train_command(config, None, written.environment, written.plugins)
     # the number of threads is taken from the machine unless it is given, and results depend on it to the last bit
     if "machine.threads=" not in words and "machine.threads" not in PRESETS[config.preset]:
         words += f" --set machine.threads={config.machine.threads}"
@@ -192,9 +220,9 @@ An agent that was trained with the Python package `dcpg`, on some levels, to pla
 ```python
 import numpy as np
 import dcpg
-
+{code}
 agent = dcpg.load({load}
-frames = np.zeros((4, *agent.shape), agent.env.dtype)  # one observation or a batch
+frames = np.zeros((4, *agent.shape), agent.spaces.dtype)  # one observation or a batch
 print(agent.act(frames), agent.act(frames[0], greedy=True))
 ```
 
@@ -216,7 +244,7 @@ Computed with {versions}.
 
 MIT, as dcpg itself.
 """
-OWN_LOAD = """"folder", env=make)  # the folder with these files
+OLD_LOAD = """"folder", env=make)  # the folder with these files
 # make(num_envs, seed) -> gymnasium.vector.VectorEnv: the environment that it was trained on"""
 
 
@@ -245,7 +273,8 @@ def card(written: Written, moment: Moment, returns: Returns) -> str:
         training="those of the environment" if own else training_levels(c),
         unseen="those of the environment" if own else f"drawn from all {ALL_LEVELS:,} level seeds of the game",
         returns=_returns(returns, own),
-        load=OWN_LOAD if own else '"folder")  # the folder with these files',
+        load=OLD_LOAD if written.spaces is None else '"folder")  # the folder with these files',
+        code=_code(written),
         eval=""
         if own
         else " `dcpg eval folder` plays the agent and gives the returns above "
@@ -277,17 +306,25 @@ def _returns(returns: Returns, own: bool) -> str:
     lines += [f"| {SPLITS[s]} | {fmean(r):.2f} ± {half_width(r):.2f} | {len(r)} |" for s, r in returns.items()]
     replay = f"[{REPLAY}]({REPLAY}) shows four episodes on unseen levels."
     lines += ["", "Each episode is the first one of a new environment, with sampled actions."]
-    return "\n".join([*lines, "There is no video: only Procgen can be shown." if own else replay])
+    return "\n".join([*lines, "There is no video: `dcpg record --env ...` makes one." if own else replay])
 
 
 def _again(written: Written, moment: Moment) -> str:
     c = written.config
-    text = f"```sh\n{command(c)}\n```\n\nOn the same machine, with the versions below, this gives the same weights."
-    if c.game.startswith(OWN):
+    again = train_again(written)
+    text = f"```sh\n{again}\n```\n\nOn the same machine, with the versions below, this gives the same weights."
+    own = written.environment
+    typed = own is not None and can_be_typed(own.id) and can_be_typed(own.test_id or own.id)
+    if c.game.startswith(OWN) and not typed:
         text = (
-            "There is no command for your own environment; it is trained from Python, with `dcpg.train("
+            "There is no command for this environment; it is trained from Python, with `dcpg.train("
             f'"{c.method}", env=..., preset="{c.preset}", seed={c.seed}, steps={c.steps}, settings=...)` and the '
             f"settings of `{CONFIG}`."
+        )
+    for one in written.plugins:
+        text += (
+            f"\n\nThe {one['kind']} `{one['name']}` is not part of dcpg: `{one['plugin']}` declares it (sha256 "
+            f"{one['sha256'][:16]}...), and `dcpg` needs that file as `--plugin {one['plugin']}`."
         )
     if moment.steps < c.rollouts * c.rollout_size:
         text += f"\n\nThis trains to {c.steps:,} steps; the weights here are those at {moment.steps:,}."

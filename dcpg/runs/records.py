@@ -6,16 +6,19 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_record
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
+from dcpg.config.environments import Environment
 from dcpg.config.presets import PRESETS
 from dcpg.config.resolve import resolve
 from dcpg.config.schema import OWN, Config, Levels
 from dcpg.config.written import Written, parse_written
+from dcpg.core.encoders import Net
 from dcpg.envs.procgen import ALL_LEVELS
 from dcpg.errors import BadInput, unknown
 from dcpg.methods import METHODS
@@ -24,6 +27,7 @@ from dcpg.settings import dotted
 from dcpg.storage.files import read_regular
 from dcpg.storage.rows import LARGEST, SPLITS, Evaluation, Metrics, parse, parse_rows
 from dcpg.storage.rundir import RunDirectory
+from dcpg.text import printable
 
 NEWEST = 3  # evaluations that keep their single episodes
 MOST_ANALYSIS = 64_000_000  # bytes
@@ -33,7 +37,9 @@ STIFFNESS = {  # field of a Measurement -> column of metrics.jsonl
 }  # fmt: skip
 
 # What may differ between two runs that are compared: the method itself, and how a run is computed or watched.
-_OF_THE_METHOD = ("algorithm.", "levels.sampler", "levels.beta", "levels.rho", "augment", "drac.")
+_OF_THE_METHOD = (
+    "algorithm.", "levels.sampler", "levels.beta", "levels.rho", "augment", "drac.", "network.encoder", "network.width",
+)  # fmt: skip
 _OF_THE_COMPUTER = (
     "seed", "game", "method", "preset", "steps", "shards", "keep_every", "analyse", "check_room", "wandb",
     "checkpoints.", "machine.", "env.timeout", "evaluation.every",
@@ -88,9 +94,13 @@ def papers_setting() -> Setting:
     return setting_today(resolve("ppo", "bigfish"))
 
 
-def variant_of(config: Config, preset_values: Mapping[str, Any]) -> str:
-    """The method's name, and every setting that neither the method nor the run's preset explains."""
-    usual = _defaults(config.method) | _of_the_method(preset_values) | dict(METHODS[config.method].fixed)
+def variant_of(config: Config, preset_values: Mapping[str, Any], method_values: Mapping[str, Any] | None = None) -> str:
+    """The method's name, and every setting that neither the method nor the run's preset explains.
+
+    `method_values` are those of a method from a plugin if none is given, as the run recorded them.
+    """
+    own = method_values or _defaults(config.method) | _of_the_method(preset_values) | dict(METHODS[config.method].fixed)
+    usual = _shared_defaults() | dict(own)
     other = [
         f"{name.rsplit('.', 1)[-1]}={value}"
         for name, value, _ in dotted(config)
@@ -101,7 +111,12 @@ def variant_of(config: Config, preset_values: Mapping[str, Any]) -> str:
 
 @cache
 def _defaults(method: str) -> dict[str, Any]:
-    sections = {"algorithm": METHODS[method].settings(), "levels": Levels(), "drac": DrAC()}
+    return {f"algorithm.{name}": value for name, value, _ in dotted(METHODS[method].settings())}
+
+
+@cache
+def _shared_defaults() -> dict[str, Any]:
+    sections = {"levels": Levels(), "drac": DrAC(), "network": Net()}
     values = {f"{key}.{name}": value for key, section in sections.items() for name, value, _ in dotted(section)}
     return values | {"augment": Config.augment}
 
@@ -137,6 +152,10 @@ class Record:
     evaluations: list[Evaluation]
     stiffness: list[Measurement]
     analyses: dict[str, dict[str, Any]] = field(default_factory=dict)  # `dcpg analyse` of the newest weights, by name
+    game: str = ""  # with the id behind its name if runs on another environment have the same name
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "game", self.game or self.config.game)
 
     @property
     def config(self) -> Config:
@@ -149,7 +168,7 @@ class Record:
     @cached_property
     def label(self) -> str:
         """The method and its variant; a run that started from trained weights is not a run of the method itself."""
-        variant = variant_of(self.config, self.written.preset_values)
+        variant = variant_of(self.config, self.written.preset_values, self.written.method_values)
         return f"{variant} [init]" if self.written.init else variant
 
     @property
@@ -164,7 +183,7 @@ class Record:
 
     @property
     def name(self) -> str:
-        return f"{self.label} on {self.config.game}, seed {self.config.seed}"
+        return f"{self.label} on {self.game.removeprefix(OWN)}, seed {self.config.seed}"
 
 
 @dataclass(frozen=True)
@@ -201,7 +220,31 @@ def read(directories: Iterable[Path], cache: Cache | None = None) -> tuple[list[
                 continue
             problems += [Problem(path, note) for note in notes]
             records.append(record)
-    return without_duplicates(records, problems), problems
+    return without_duplicates(told_apart(records), problems), problems
+
+
+def told_apart(records: list[Record]) -> list[Record]:
+    """Runs on different environments of the user's own that have one name become runs of different games."""
+    kinds: dict[str, dict[Any, str]] = {}
+    for record in records:
+        own = record.written.environment
+        if record.config.game.startswith(OWN):
+            known = kinds.setdefault(record.config.game, {})
+            known.setdefault(_kind(own), printable(own.id) if own is not None else "not recorded")
+    found = []
+    for record in records:
+        known = kinds.get(record.config.game, {})
+        if len(known) > 1:
+            name = known[_kind(record.written.environment)]
+            if list(known.values()).count(name) > 1 and record.written.environment is not None:
+                name += f", tested on {record.written.environment.test_id}, {record.written.environment.spaces}"
+            record = replace_record(record, game=f"{record.config.game} ({name})")
+        found.append(record)
+    return found
+
+
+def _kind(own: Environment | None) -> Any:
+    return (own.id, own.test_id, own.spaces) if own is not None else None
 
 
 def _run_directories(top: Path, problems: list[Problem]) -> Iterable[Path]:
@@ -222,7 +265,7 @@ def without_duplicates(records: list[Record], problems: list[Problem]) -> list[R
     """
     best: dict[tuple[Any, ...], Record] = {}
     for record in sorted(records, key=lambda r: (-r.steps, -len(r.stiffness), -len(r.analyses))):
-        key = (record.setting, record.label, record.config.game, record.config.seed)
+        key = (record.setting, record.label, record.game, record.config.seed)
         if key in best:
             problems.append(
                 Problem(record.path, f"left out: the same method, game, seed and settings as {best[key].path}")
@@ -246,7 +289,7 @@ def read_run(path: Path) -> tuple[Record, list[str]]:
     """A run, and notes about what was passed over; a run with numbers that cannot be trusted is refused."""
     run, notes = RunDirectory(path), list[str]()
     try:
-        written = parse_written(run.read_config(), "config.json")
+        written = parse_written(run.read_config(), "config.json", code=False)
     except RecursionError as error:
         raise BadInput(f"config.json is not a run's configuration ({error}).") from None
     config = written.config

@@ -18,16 +18,20 @@ import psutil
 
 from dcpg.config.automatic import as_in
 from dcpg.config.schema import UNDECISIVE, Config
-from dcpg.config.written import Written, fingerprint, read_written
+from dcpg.config.written import Recorded, Written, fingerprint, parse_written
 from dcpg.errors import BadInput
 from dcpg.settings import dotted
 from dcpg.storage.files import read_regular
 from dcpg.storage.rows import Evaluation, R, Summary, Timing, parse_rows
 from dcpg.storage.rundir import RunDirectory
+from dcpg.text import option, printable
 
 CHECKPOINT = re.compile(r"[0-9]{12}-[0-9.]+-[0-9]{5}")
 LONGEST_ROW = 64_000_000  # bytes
 FOREIGN_SILENCE = 120.0  # seconds without a heartbeat after which another host's lock is no sign of a running process
+
+
+Ids = tuple[str, str | None]  # of an environment with training levels, and of the one with unseen levels
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,8 @@ class RunStatus:
     note: str = ""  # what is wrong with a damaged run
 
 
-def status_of(config: Config, path: Path) -> RunStatus:
-    """The status of the run with this configuration at this path.
+def status_of(config: Config, path: Path, environment: Ids | None = None) -> RunStatus:
+    """The status of the run with this configuration at this path; `environment` has the ids of the user's own.
 
     BadInput if the directory holds another run; a directory that cannot be read has the state "damaged".
     """
@@ -52,13 +56,21 @@ def status_of(config: Config, path: Path) -> RunStatus:
     if not run.config.exists():  # a new run writes it last
         return RunStatus()
     try:
-        written = read_written(run)
+        written = parse_written(run.read_config(), run.config, code=False)
     except BadInput as error:
         return RunStatus("damaged", note=str(error))
     _check_same(config, run, written)
+    there = written.environment
+    if environment is not None and there is not None and (there.id, there.test_id) != environment:
+        raise BadInput(
+            f"{run.path} holds another run than this sweep's {run.path.name}: it was trained on "
+            f"{_named(there.id, there.test_id)}, the sweep trains on {_named(*environment)}. Choose another "
+            f"{option('out')}, or another name for the environment."
+        )
     evaluation = next(iter(last_rows(run.evaluations.path, Evaluation)), None)
     # one whole phase, since a rollout with an auxiliary phase takes much longer than the others
-    timing = last_rows(run.timing.path, Timing, config.declared().N_pi)
+    phase = 1 if isinstance(config, Recorded) else max(config.declared().lengths(config.rollouts))
+    timing = last_rows(run.timing.path, Timing, phase)
     checkpoint = max((p.name for p in run.checkpoints.glob("0*-*") if CHECKPOINT.fullmatch(p.name)), default="")
     total = config.rollouts * config.rollout_size
     steps = timing[-1].steps if timing else int(checkpoint[:12] or 0)
@@ -74,16 +86,22 @@ def status_of(config: Config, path: Path) -> RunStatus:
     )
 
 
+def _named(env: str, test_env: str | None) -> str:
+    return printable(f"{env} (unseen levels: {test_env})" if test_env is not None else env)
+
+
 def _check_same(config: Config, run: RunDirectory, written: Written) -> None:
     there = written.config
     config = as_in(config, there.machine)  # what is automatic was resolved when the run began
     if written.init:
-        raise BadInput(f"{run.path} holds a run that began with the weights of another one; choose another --out.")
+        raise BadInput(
+            f"{run.path} holds a run that began with the weights of another one; choose another {option('out')}."
+        )
     if (fingerprint(there.to_json()), there.steps) != (fingerprint(config.to_json()), config.steps):
         name, old, new = _first_difference(there, config)
         raise BadInput(
             f"{run.path} holds another run than this sweep's {run.path.name}: it has {name}={old}, the sweep {new}. "
-            "Choose another --out, or change the sweep back."
+            f"Choose another {option('out')}, or change the sweep back."
         )
 
 

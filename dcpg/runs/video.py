@@ -15,10 +15,10 @@ import av
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from dcpg.config.build import make_levels, protocol_of
+from dcpg.config.build import protocol_of
+from dcpg.config.schema import OWN
 from dcpg.core import evaluation
-from dcpg.envs.base import Array
-from dcpg.envs.procgen import Procgen
+from dcpg.envs.base import Array, VectorEnv
 from dcpg.errors import BadInput, StorageFailed
 from dcpg.runs.agent import Agent
 
@@ -40,7 +40,8 @@ ACTIONS = (
 GAME, PANEL, MARGIN = 256, 172, 8
 SECOND = 92  # where the panel's second column begins
 GAP = 4  # between two tiles; H.264 needs even sizes
-ROW = 10  # height of an action's row
+ROW, ROWS = 10, 150  # height of an action's row at most, and of all of them
+MOST_ROWS = 25  # of more actions, the most likely ones are shown
 CURVE = (48, 92)  # top and bottom of the value's curve
 BARS = 101  # top of the first action's row
 BAR_LEFT, BAR_RIGHT = 60, 140  # ends of a bar of probability 0 and of probability 1
@@ -57,14 +58,26 @@ TAKEN: Colour = (255, 176, 60)
 VALUE: Colour = (96, 208, 160)
 
 
-def record(agent: Agent, levels: Sequence[int], out: Path) -> evaluation.Episodes:
-    """Play one episode per level and write them side by side to an .mp4 or a .gif file; returns the episodes."""
-    check_target(out)
-    env = make_levels(agent.config, levels, render=True)
-    assert isinstance(env, Procgen)
+def record(agent: Agent, env: VectorEnv, out: Path) -> evaluation.Episodes:
+    """Play one episode per environment and write them side by side to an .mp4 or a .gif file; returns the episodes.
+
+    The environments draw themselves and are closed afterwards.
+    """
+    try:
+        check_target(out)
+        return _recorded(agent, env, out)
+    finally:
+        env.close()
+
+
+def _recorded(agent: Agent, env: VectorEnv, out: Path) -> evaluation.Episodes:
+    levels, first = env.observe()[1].tolist(), env.first_action
     scale = 2 if len(levels) == 1 else 1
-    tiles = [Tile(level, scale) for level in levels]
-    for tile, picture in zip(tiles, env.high_resolution(), strict=True):
+    names = [f"level {level}" if env.has_levels else f"episode {i}" for i, level in enumerate(levels, 1)]
+    own = agent.config.game.startswith(OWN)
+    actions = tuple(f"action {n}" for n in range(first, first + env.num_actions)) if own else ACTIONS
+    tiles = [Tile(name, scale, actions) for name in names]
+    for tile, picture in zip(tiles, env.pictures(), strict=True):
         tile.look(picture)
 
     with writing(out, tiled([tile.image for tile in tiles]).size) as add:
@@ -76,7 +89,7 @@ def record(agent: Agent, levels: Sequence[int], out: Path) -> evaluation.Episode
             for tile, p, value, action in zip(playing, probabilities, turn.values.tolist(), actions, strict=True):
                 tile.think(p, value, action)
             add(tiled([tile.image for tile in tiles]))
-            pictures = env.high_resolution()
+            pictures = env.pictures()
             for i in np.flatnonzero(turn.playing):
                 tiles[i].total += float(turn.step.rewards[i])
                 if turn.step.dones[i]:  # the picture already shows the next episode
@@ -86,10 +99,7 @@ def record(agent: Agent, levels: Sequence[int], out: Path) -> evaluation.Episode
 
         protocol = replace(protocol_of(agent.config), max_steps=MAX_FRAMES)
         key = (agent.config.seed, "video", f"levels-{levels[0]}", agent.k)
-        try:
-            episodes = evaluation.play(env, agent.actor, agent.normaliser, protocol, key, watch=watch)
-        finally:
-            env.close()
+        episodes = evaluation.play(env, agent.actor, agent.normaliser, protocol, key, watch=watch)
         for tile in tiles:
             if not tile.finished:
                 tile.finish("return so far")
@@ -101,10 +111,11 @@ def record(agent: Agent, levels: Sequence[int], out: Path) -> evaluation.Episode
 
 @dataclass
 class Tile:
-    """One level: the game's picture, and a panel with the agent's value and policy."""
+    """One episode: the game's picture, and a panel with the agent's value and policy."""
 
-    level: int
+    name: str
     scale: int  # 1 or 2
+    actions: tuple[str, ...] = ACTIONS
     total: float = 0.0  # the return so far
     finished: bool = False
     values: list[float] = field(default_factory=list)  # V of every state so far
@@ -114,9 +125,16 @@ class Tile:
         self.image = Image.new("RGB", ((GAME + PANEL) * self.scale, GAME * self.scale), BACKGROUND)
 
     def look(self, picture: Array) -> None:
-        """Show the game's current picture, uint8 [512, 512, 3]."""
-        shown = Image.fromarray(picture)
-        self.image.paste(shown if self.scale == 2 else shown.reduce(2), (0, 0))
+        """Show the game's current picture, uint8 [height, width, 3]; Procgen's are 512 x 512."""
+        shown, side = Image.fromarray(picture), GAME * self.scale
+        if shown.size == (2 * GAME, 2 * GAME):
+            shown = shown if self.scale == 2 else shown.reduce(2)
+        else:
+            grow = side / max(shown.size)
+            size = [max(round(grow * length), 1) for length in shown.size]
+            shown = shown.resize((size[0], size[1]), Image.Resampling.NEAREST if grow >= 2 else Image.Resampling.BOX)
+        self.image.paste(BACKGROUND, (0, 0, side, side))
+        self.image.paste(shown, ((side - shown.width) // 2, (side - shown.height) // 2))
 
     def think(self, probabilities: Sequence[float], value: float, action: int) -> None:
         """Show the value of the state, the policy and the action that was taken."""
@@ -124,19 +142,23 @@ class Tile:
         pen = Pen(self.image, self.scale, GAME)
         pen.box(0, 0, PANEL, GAME, BACKGROUND)
         left, right = MARGIN, PANEL - MARGIN
-        pen.text(left, 6, f"level {self.level}", 11, BRIGHT)
+        pen.text(left, 6, self.name, 11, BRIGHT)
         pen.text(right, 6, f"step {len(self.values) - 1}", 11, BRIGHT, "ra")
         self._total(pen)
         pen.text(SECOND, 26, "V(s)", 10, VALUE)
         pen.text(right, 24, f"{value:.2f}", 12, VALUE, "ra")
         self._curve(pen)
-        for row, (name, p) in enumerate(zip(ACTIONS, probabilities, strict=True)):
-            top, bottom = BARS + row * ROW, BARS + (row + 1) * ROW
-            words, bar = (TAKEN, TAKEN) if row == action else (DIM, BAR)
-            pen.text(BAR_LEFT - 4, top, name, 9, words, "ra")
+        likely = sorted(range(len(self.actions)), key=lambda n: (n != action, -probabilities[n]))[:MOST_ROWS]
+        height = min(ROW, ROWS / len(likely))
+        size = 9 if height == ROW else 6
+        for row, n in enumerate(sorted(likely)):
+            name, p = self.actions[n], probabilities[n]
+            top, bottom = BARS + row * height, BARS + (row + 1) * height
+            words, bar = (TAKEN, TAKEN) if n == action else (DIM, BAR)
+            pen.text(BAR_LEFT - 4, top, name, size, words, "ra")
             pen.box(BAR_LEFT, top + 2, BAR_RIGHT, bottom - 1, FIELD)
             pen.box(BAR_LEFT, top + 2, BAR_LEFT + p * (BAR_RIGHT - BAR_LEFT), bottom - 1, bar)
-            pen.text(right, top, f"{100 * p:.0f}%", 9, words, "ra")
+            pen.text(right, top, f"{100 * p:.0f}%", size, words, "ra")
 
     def _total(self, pen: Pen) -> None:
         pen.box(MARGIN, 22, SECOND - 10, 42, BACKGROUND)

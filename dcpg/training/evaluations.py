@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from dcpg.config.build import EnvMaker, protocol_of, splits
+from dcpg.config.build import protocol_of, splits
+from dcpg.config.environments import EnvMaker
 from dcpg.config.schema import Config
 from dcpg.core.actor import Actor
 from dcpg.core.evaluation import play

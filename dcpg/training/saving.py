@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dcpg.config.command import resume_command
+from dcpg.config.command import started_by
 from dcpg.config.schema import Config
 from dcpg.config.written import fingerprint as fingerprint_of
 from dcpg.config.written import versions
@@ -37,7 +37,9 @@ class Saver:
         evaluations: Evaluations,
         warn: Callable[[str], None],
         ranks: Ranks,
+        resume_command: str,
     ) -> None:
+        self.resume_command = resume_command
         self.config, self.fingerprint, self.directory, self.ranks = config, fingerprint, directory, ranks
         self.parts, self.algorithm, self.evaluations, self.warn = parts, algorithm, evaluations, warn
         self.store = CheckpointStore(directory.checkpoints, ranks=ranks)
@@ -68,7 +70,7 @@ class Saver:
                 if self._failures >= SAVE_TRIES or (final and attempt == tries - 1):
                     raise StorageFailed(
                         f"{self.directory.path} could not be written to {self._failures} times ({error}). Free some "
-                        f"disk space, then run: {resume_command(self.directory.path, self.ranks.size)}"
+                        f"disk space, then run: {self.resume_command}"
                     ) from None
                 if final:
                     time.sleep(1)
@@ -118,7 +120,7 @@ class Saver:
         if made_by != self.ranks.size:
             raise BadInput(
                 f"{self.directory.path} was made by {made_by} processes, not by {self.ranks.size}; continue with: "
-                f"{resume_command(self.directory.path, made_by)}"
+                f"{started_by(made_by, f'dcpg resume {self.directory.path}')}"
             )
 
     def _take(self, checkpoint: Checkpoint) -> dict[str, int]:

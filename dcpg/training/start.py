@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dcpg.config.build import EnvMaker
+from dcpg.config.build import known_spaces, spaces_of
+from dcpg.config.environments import Environment, EnvMaker
 from dcpg.config.schema import OWN, Config
-from dcpg.config.written import LATER, PROCGEN, Written, other_library, read_written, to_write
+from dcpg.config.written import LATER, PROCGEN, Written, check_plugins, other_library, read_written, to_write
+from dcpg.envs.base import Spaces, VectorEnv
+from dcpg.envs.procgen import train_seed
 from dcpg.errors import BadInput
 from dcpg.machine.automatic import settled
 from dcpg.machine.devices import device_of, has_bf16
-from dcpg.machine.needs import Needs, check_room, known_needs, missing_room
+from dcpg.machine.needs import Needs, check_room, missing_room, needs_of
 from dcpg.ranks import ALONE, Ranks
 from dcpg.storage.checkpoint import Damaged
-from dcpg.storage.rows import read_rows
+from dcpg.storage.rows import Summary, read_rows
 from dcpg.storage.rundir import RunDirectory
+from dcpg.text import given
 from dcpg.torchrun import processes
 from dcpg.training.observer import RunObserver
-from dcpg.training.trainer import Trainer
+from dcpg.training.trainer import Trainer, training_of
 from dcpg.training.weights import load_weights, newest_weights, save_weights
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run's directory, and its summary as summary.json has it."""
-
-    directory: Path
-    summary: dict[str, Any]
 
 
 def start(
@@ -39,58 +35,64 @@ def start(
     maker: EnvMaker | None = None,
     observer: RunObserver | None = None,
     init: Path | None = None,
-) -> Run:
-    """Train a new run in the directory `out`, from the weights of the run `init` if one is given."""
-    config = settled(config)
-    ranks, needs = _join(config), known_needs(config)
-    if needs is not None:
-        ranks.first_does(lambda: check_room(needs, config, out))
-        _announce(config, needs, config.rollouts, observer, ranks)
+) -> Summary:
+    """Train a new run in the directory `out`, from the weights of the run `init` if one is given.
+
+    The environments are made first, so that a directory is made only for a run that can begin.
+    """
+    config, ranks = settled(config), _join(config)
     directory = RunDirectory(out, ranks.first)
-    ranks.first_does(directory.prepare)
-    ranks.first_does(directory.lock.acquire)
-    try:
+    ranks.first_does(directory.check_free)
+    known = known_spaces(config)
+    if known is not None:
+        _check_needs(config, known, out, observer, ranks)
+    with contextlib.ExitStack() as undo:
+        training = training_of(config, maker, ranks)
+        undo.callback(_close, training[1])
+        spaces = Spaces.of(training[1])
+        if maker is not None:
+            maker.check_test(spaces, train_seed(config.seed), config.env.frame_stack)
+            config = settled(config, spaces)
+            _check_needs(config, spaces, out, observer, ranks)
+        ranks.first_does(directory.prepare)
+        ranks.first_does(directory.lock.acquire)
+        undo.callback(directory.lock.release)
+        undo.callback(lambda: directory.undo() if ranks.first and not directory.config.exists() else None)
         ranks.first_does(directory.create)
-        trainer = Trainer(config, directory, maker, observer, ranks, needs=needs)
+        trainer = Trainer(config, directory, maker, observer, ranks, training=training)
         _warn_of_emulation(trainer)
-        if needs is None:  # your own environment must be made before its sizes are known
-            _check_room_of(trainer)
         if init is not None:
             try:
                 load_weights(trainer.network, newest_weights(init))
             except Damaged as error:
-                raise BadInput(f"--init {init} does not fit this run: {error}.") from None
+                raise BadInput(f"The weights of {init} do not fit this run: {error}.") from None
         _check_equal(trainer)
 
         def begin() -> None:  # config.json comes last: with it the run exists
-            plain = to_write(trainer.config, init)
+            plain = to_write(trainer.config, init, Environment.of(maker, spaces) if maker is not None else None)
             trainer.pictures = [plain[PROCGEN]["pictures"]] if plain[PROCGEN] else []
             trainer.save(final=True)
             directory.write_json(directory.config, plain)
 
-        return Run(out, trainer.run(begin).plain())
-    except BaseException:
-        if ranks.first and not directory.config.exists():
-            directory.undo()
-        raise
-    finally:
-        directory.lock.release()
+        return trainer.run(begin)
 
 
 def resume(
     out: Path, steps: int | None = None, maker: EnvMaker | None = None, observer: RunObserver | None = None
-) -> Run:
+) -> Summary:
     """Continue exactly where a run stopped; `steps` changes its total number of steps."""
     written = read_written(RunDirectory(out))
+    check_plugins(written, f"{out} cannot be resumed")
     config = written.config if steps is None else dataclasses.replace(written.config, steps=steps)
-    ranks, needs = _join(config), known_needs(config)
+    ranks, spaces = _join(config), written.spaces or spaces_of(config, maker)
+    if maker is not None:
+        maker.check_test(spaces, train_seed(config.seed), config.env.frame_stack)
     directory = RunDirectory(out, ranks.first)
-    if needs is not None:
-        done = len(read_rows(directory.metrics.path))
-        _announce(config, needs, max(config.rollouts - done, 0), observer, ranks)
+    done = len(read_rows(directory.metrics.path))
+    _announce(config, spaces, needs_of(config, spaces), max(config.rollouts - done, 0), observer, ranks)
     ranks.first_does(directory.lock.acquire)
     try:
-        trainer = Trainer(config, directory, maker, observer, ranks, fingerprint=written.fingerprint, needs=needs)
+        trainer = Trainer(config, directory, maker, observer, ranks, fingerprint=written.fingerprint)
         _warn_of_emulation(trainer)
         missing = missing_room(trainer.needs, config, out)
         if missing:
@@ -100,24 +102,16 @@ def resume(
         changes = ({} if steps is None else {"steps": steps}) | _other_pictures(written, trainer)
         if changes:
             directory.write_json(directory.config, {**written.plain, **changes})
-        return Run(out, trainer.run().plain())
+        return trainer.run()
     finally:
         directory.lock.release()
-
-
-def _check_room_of(trainer: Trainer) -> None:
-    try:
-        check_room(trainer.needs, trainer.config, trainer.directory.path)
-    except BadInput:
-        trainer.env.close()
-        raise
 
 
 def _warn_of_emulation(trainer: Trainer) -> None:
     if trainer.config.machine.precision == "bf16" and not has_bf16(device_of(trainer.config)):
         trainer.observer.warn(
             "This device has no instructions for bfloat16 and emulates it, many times slower than float32; a new run "
-            "with --precision fp32 is faster."
+            f"with {given('machine.precision', 'fp32')} is faster."
         )
 
 
@@ -137,10 +131,24 @@ def _other_pictures(written: Written, trainer: Trainer) -> dict[str, Any]:
     return {LATER: [*written.libraries[1:], other]}
 
 
-def _announce(config: Config, needs: Needs, rollouts: int, observer: RunObserver | None, ranks: Ranks) -> None:
+def _close(env: VectorEnv) -> None:
+    with contextlib.suppress(Exception):  # the user's environment may fail to close, and a trainer closes it too
+        env.close()
+
+
+def _check_needs(config: Config, spaces: Spaces, out: Path, observer: RunObserver | None, ranks: Ranks) -> None:
+    """Refuse a run for which there is no room, and announce what it needs."""
+    needs = needs_of(config, spaces)
+    ranks.first_does(lambda: check_room(needs, config, out))
+    _announce(config, spaces, needs, config.rollouts, observer, ranks)
+
+
+def _announce(
+    config: Config, spaces: Spaces, needs: Needs, rollouts: int, observer: RunObserver | None, ranks: Ranks
+) -> None:
     """Before the lock is taken: an estimate of the time may take some itself."""
     if observer is not None and ranks.first:
-        observer.announce(config, needs, rollouts)
+        observer.announce(config, spaces, needs, rollouts)
 
 
 def _join(config: Config) -> Ranks:
@@ -157,8 +165,8 @@ def _join(config: Config) -> Ranks:
         "levels.sampler=prioritised": config.levels.sampler == "prioritised",
         "analyse": bool(config.analyse),
     }
-    for what, given in undivided.items():
-        if given:
+    for what, wanted in undivided.items():
+        if wanted:
             raise BadInput(f"{what} needs the whole rollout in one process; train without torchrun.")
     return Ranks.join(device_of(config))
 
@@ -172,5 +180,5 @@ def _check_equal(trainer: Trainer) -> None:
     if any(one != everyone[0] for one in everyone):
         raise BadInput(
             "The processes of this run were given different configurations or weights; give all of them the same "
-            "command (and --set machine.threads, if their machines differ)."
+            "command (and machine.threads, if their machines differ)."
         )

@@ -10,8 +10,9 @@ from typing import Literal, NoReturn
 import torch
 from msgspec import UNSET
 
-from dcpg.config.build import EnvMaker, augmenter_of, build_network, check_fits, make_train, train_levels
+from dcpg.config.build import augmenter_of, build_network, check_fits, make_train, train_levels
 from dcpg.config.command import resume_command
+from dcpg.config.environments import EnvMaker
 from dcpg.config.schema import Config
 from dcpg.config.written import fingerprint as fingerprint_of
 from dcpg.core.actor import Actor
@@ -23,12 +24,13 @@ from dcpg.core.observer import LoopObserver
 from dcpg.core.rollout import FrameShape, Rollout
 from dcpg.core.state import Stateful
 from dcpg.core.stepper import Stepper
-from dcpg.envs.base import Spaces
+from dcpg.envs.base import Spaces, VectorEnv
+from dcpg.envs.levels import LevelChooser
 from dcpg.errors import OutOfMemory, RankLost, Stopped, StorageFailed
 from dcpg.machine.automatic import settled
 from dcpg.machine.devices import device_of, prepare
 from dcpg.machine.memory import keep_freed_memory, memory_was_refused
-from dcpg.machine.needs import Needs, needs_of
+from dcpg.machine.needs import needs_of
 from dcpg.ranks import ALONE, Ranks
 from dcpg.storage.files import write_atomic
 from dcpg.storage.rows import SPLITS, Evaluation, Metrics, Split, Summary, Timing, read_last
@@ -36,10 +38,24 @@ from dcpg.storage.rundir import RunDirectory
 from dcpg.training.evaluations import Evaluations
 from dcpg.training.logs import Logs, Stopwatch
 from dcpg.training.measure import Measurements
-from dcpg.training.observer import MuteObserver, RunObserver, SilentObserver
+from dcpg.training.observer import Observer, RunObserver, SilentObserver
 from dcpg.training.saving import Saver
 from dcpg.training.stop import StopSignals, Watchdog
 from dcpg.training.weights import save_weights
+
+Training = tuple[LevelChooser | None, VectorEnv]  # the training environments and who chooses their levels
+
+
+def training_of(config: Config, maker: EnvMaker | None, ranks: Ranks = ALONE) -> Training:
+    """The training environments of a run; those that do not provide what the method needs are refused."""
+    levels = train_levels(config, ranks)
+    env = make_train(config, maker, levels, ranks)
+    try:
+        check_fits(config, env)
+    except BaseException:
+        env.close()
+        raise
+    return levels, env
 
 
 class Trainer(LoopObserver):
@@ -53,27 +69,27 @@ class Trainer(LoopObserver):
         observer: RunObserver | None = None,
         ranks: Ranks = ALONE,
         *,
+        training: Training | None = None,  # the environments, if they are made already
         fingerprint: str | None = None,  # of config.json as it was written; checkpoints record it
-        needs: Needs | None = None,  # if known before the environments are made
     ) -> None:
         self.directory, self.ranks = directory, ranks
-        self.observer: RunObserver = (observer or SilentObserver()) if ranks.first else MuteObserver()
+        self.observer: RunObserver = (observer or SilentObserver()) if ranks.first else Observer()
         torch.set_num_threads(config.machine.threads)
         keep_freed_memory()
-        levels = train_levels(config, ranks)
-        env = self.env = make_train(config, maker, levels, ranks)
-        check_fits(config, env)
-        config = self.config = settled(config, Spaces.of(env))
+        levels, env = training or training_of(config, maker, ranks)
+        self.env, spaces = env, Spaces.of(env)
+        config = self.config = settled(config, spaces)
         self.method, machine, device = config.declared(), config.machine, device_of(config)
         prepare(device)
-        self.needs = needs or needs_of(config, Spaces.of(env))
+        self.needs = needs_of(config, spaces)
+        self.resume_command = resume_command(config, directory.path, ranks.size, maker)
         self.network = build_network(config, env.shape, env.num_actions).to(device)
         actor = Actor(self.network, tuple(self.method.targets), machine.chunk, device)
         self.collector = Collector(
             env, actor, self.method, seed=config.seed, length=config.rollout_length, levels=levels,
             augmenter=augmenter_of(config, ranks), ranks=ranks, observer=self,
         )  # fmt: skip
-        frames = FrameShape(config.rollout_length, env.num_envs, env.shape, env.dtype)
+        frames = FrameShape(config.rollout_length, env.num_envs, spaces.single, env.dtype, env.stack)
         loader = Loader(
             seed=config.seed, num_envs=env.num_envs, actions=env.num_actions, device=device, shards=config.shards,
             ranks=ranks,
@@ -89,8 +105,9 @@ class Trainer(LoopObserver):
         }  # fmt: skip
         self.fingerprint = fingerprint or fingerprint_of(config.to_json())
         self.saver = Saver(
-            config, self.fingerprint, directory, parts, self.algorithm, self.evaluations, self._warn, ranks
-        )
+            config, self.fingerprint, directory, parts, self.algorithm, self.evaluations, self._warn, ranks,
+            self.resume_command,
+        )  # fmt: skip
         self.logs = Logs(config, directory, self._warn)
         self.signals, self.watchdog = StopSignals(), Watchdog(directory.lock, config.env.timeout)
         self.stopwatch = Stopwatch()
@@ -107,7 +124,7 @@ class Trainer(LoopObserver):
         # prepared now, while there is memory for it
         out_of_memory = (
             f"There was no memory left; the run needs {self.needs.sentence()}. The last checkpoint is kept: free some "
-            f"memory, then run: {resume_command(self.directory.path, self.ranks.size)}"
+            f"memory, then run: {self.resume_command}"
         )
         with self.signals, self.watchdog:
             try:
@@ -169,7 +186,7 @@ class Trainer(LoopObserver):
         self.observer.row(row, speed)
         if c.keep_every and self.steps // c.keep_every > (self.steps - c.rollout_size) // c.keep_every:
             self._write_milestone()
-        if self.method.auxiliary_phase and at.rollout % self.method.N_pi == 0:
+        if self.method.auxiliary_phase and self.method.ends_phase(at.rollout):
             self.save()
 
     def _write_milestone(self) -> None:
@@ -272,8 +289,7 @@ class Trainer(LoopObserver):
 
     def _stop(self) -> NoReturn:
         by = self.signals.asked or "another process"
-        command = resume_command(self.directory.path, self.ranks.size)
-        raise Stopped(f"Stopped by {by} and saved; continue with: {command}")
+        raise Stopped(f"Stopped by {by} and saved; continue with: {self.resume_command}")
 
     # -- the summary
 

@@ -20,6 +20,7 @@ from dcpg.core.state import State
 from dcpg.errors import BadInput, NoValidCheckpoint
 from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged
 from dcpg.storage.rundir import RunDirectory
+from dcpg.text import option
 from dcpg.training.state import read_plain
 
 WEIGHTS = "model.safetensors"  # of an export
@@ -86,7 +87,7 @@ def _exported(run: RunDirectory, at: int | None = None) -> Moment:
     except (KeyError, TypeError, ValueError) as error:
         raise NoValidCheckpoint(f"{run.path} is a damaged export ({error}).") from None
     if at not in (None, steps):
-        raise BadInput(f"{run.path} is an export, with the weights at {steps} steps alone; leave --at out.")
+        raise BadInput(f"{run.path} is an export, with the weights at {steps} steps alone; leave {option('at')} out.")
     return Moment(weights, normaliser, steps, k)
 
 
@@ -128,7 +129,7 @@ def _milestone(run: RunDirectory, at: int) -> Moment:
         if newest.steps == at and newest.between:
             return newest
         have = ", ".join(map(str, [0, *found]))
-        raise BadInput(f"{run.path} has no weights at {at} steps; it has them at {have} (see --set keep_every).")
+        raise BadInput(f"{run.path} has no weights at {at} steps; it has them at {have} (see the setting keep_every).")
     try:
         state = json.loads((run.milestones / f"{at:012d}.json").read_bytes())
         normaliser = _normaliser(state["normaliser"])

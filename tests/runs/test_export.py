@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 import dcpg
 from dcpg.config.resolve import resolve
 from dcpg.config.schema import Config
-from dcpg.config.written import from_json
+from dcpg.config.written import from_json, parse_written, to_write
 from dcpg.errors import BadInput, DcpgError, NoValidCheckpoint, StorageFailed
 from dcpg.machine.automatic import settled
 from dcpg.runs import export, video
@@ -186,7 +186,8 @@ def test_commands_resolve_to_their_configuration_on_other_machines(
     tmp_path: Path,
 ) -> None:
     config = settled(resolve(method, "maze", preset=preset, seed=2, settings=settings))
-    words = export.command(config)
+    written = parse_written(to_write(config, None))
+    words = export.train_again(written)
     monkeypatch.setattr("dcpg.config.resolve.available_cores", lambda: 64)
     monkeypatch.setattr("dcpg.machine.automatic.has_bf16", lambda device: True)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
@@ -336,8 +337,10 @@ def test_your_own_environment(tmp_path: Path) -> None:
     assert set(contents(folder)) == {"model.safetensors", "config.json", "README.md"}
     text = (folder / "README.md").read_text()
     assert "There is no video" in text
-    assert "There is no command for your own environment" in text
-    assert "```sh" not in text
+    assert (
+        "``sh\ndcpg train ppo --env test_export.py:lights --test-env test_export.py:lights --name test_export.lights"
+        in text
+    )
     row = read_rows(out / "eval.jsonl")[-1]
     values = [r["metrics"][0]["value"] for r in front_matter(folder)["model-index"][0]["results"]]
     assert values == pytest.approx([row["test_return"], row["train_return"]])
@@ -346,8 +349,9 @@ def test_your_own_environment(tmp_path: Path) -> None:
     assert one.act(frames).tolist() == two.act(frames).tolist()
     own = {"env": lights, "test_env": lights, "levels": "test"}
     assert dcpg.evaluate(out, **own) == dcpg.evaluate(folder, **own)
+    assert dcpg.load(folder).act(frames, greedy=True).tolist() == one.act(frames, greedy=True).tolist()
     with pytest.raises(BadInput, match="environment of your own"):
-        dcpg.load(folder)
+        dcpg.evaluate(folder)
 
 
 def test_from_the_command_line(capsys: pytest.CaptureFixture[str], trained: Path, tmp_path: Path) -> None:

@@ -148,9 +148,9 @@ def test_an_older_run_is_resumed_to_its_end(older: Path) -> None:
     """The expected rows are of the same run, never stopped; what this processor computes may differ in rounding."""
     run, expected = older / "ddcpg-stopped", read_rows(older / "ddcpg-expected" / "metrics.jsonl")
     before = read_rows(run / "metrics.jsonl")
-    summary = resume(run).summary
+    summary = resume(run)
     rows = read_rows(run / "metrics.jsonl")
-    assert summary["status"] == "finished"
+    assert summary.status == "finished"
     assert [row["steps"] for row in rows] == [row["steps"] for row in expected]
     assert rows[: len(before)] == before == expected[: len(before)]
     resumed, whole = rows[len(before)], expected[len(before)]  # the rollout in whose auxiliary phase it stopped
@@ -179,5 +179,5 @@ def test_schemas_that_cannot_be_read_are_refused() -> None:
     assert migrated(plain)["schema"] == SCHEMA
     assert sorted(MIGRATIONS) == list(range(5, SCHEMA))  # one function per schema, without a gap
     for schema in (4, SCHEMA + 1, "5", None):
-        with pytest.raises(BadInput, match=r"this program reads schemas 5, 6, 7, 8"):
+        with pytest.raises(BadInput, match=r"this program reads schemas 5, 6, 7, 8, 9"):
             parse_written({**plain, "schema": schema})

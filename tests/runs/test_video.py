@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 import dcpg
+from dcpg.config.build import make_levels
 from dcpg.core import evaluation
 from dcpg.core.actor import Actor
 from dcpg.envs.library import library
@@ -90,7 +91,7 @@ def test_an_onlooker_sees_what_the_agent_said_and_is_no_extra_work() -> None:
 
 @pytest.mark.parametrize("scale", [1, 2])
 def test_bars_are_as_long_as_probabilities_and_the_taken_one_stands_out(scale: int) -> None:
-    tile = video.Tile(7, scale)
+    tile = video.Tile("level 7", scale)
     policy = [0.5, 0.25, *[0.25 / 13] * 13]
     tile.think(policy, 1.5, 1)
     pixels = np.asarray(tile.image)
@@ -103,7 +104,7 @@ def test_bars_are_as_long_as_probabilities_and_the_taken_one_stands_out(scale: i
 
 
 def test_the_curve_rises_with_the_value() -> None:
-    tile = video.Tile(7, 2)
+    tile = video.Tile("level 7", 2)
     for value in np.linspace(-1, 3, 51):
         tile.think([1 / 15] * 15, float(value), 0)
     top, bottom = (2 * y for y in video.CURVE)
@@ -115,7 +116,7 @@ def test_the_curve_rises_with_the_value() -> None:
 
 
 def test_a_finished_tile_is_dark_but_for_its_return() -> None:
-    tile = video.Tile(7, 1)
+    tile = video.Tile("level 7", 1)
     tile.look(np.full((512, 512, 3), 200, np.uint8))
     tile.think([1 / 15] * 15, 0.0, 0)
     assert tile.image.getpixel((10, 10)) == (200, 200, 200)
@@ -134,7 +135,7 @@ def test_a_finished_tile_is_dark_but_for_its_return() -> None:
     ("count", "columns", "rows"), [(1, 1, 1), (2, 2, 1), (3, 2, 2), (4, 2, 2), (5, 3, 2), (7, 3, 3), (9, 3, 3)]
 )
 def test_grids_have_even_sizes(count: int, columns: int, rows: int) -> None:
-    picture = video.tiled([video.Tile(level, 1).image for level in range(count)])
+    picture = video.tiled([video.Tile(f"level {level}", 1).image for level in range(count)])
     assert picture.size == (columns * 432 - 4, rows * 260 - 4)
     assert picture.width % 2 == picture.height % 2 == 0
 
@@ -144,14 +145,13 @@ def test_one_level_at_full_size(agent: Agent, tmp_path: Path, monkeypatch: pytes
     for name in ("__call__", "log_policy"):
         usual = getattr(Actor, name)
         monkeypatch.setattr(Actor, name, lambda *a, name=name, usual=usual: (asked.append(name), usual(*a))[1])
-    played = video.record(agent, [3], tmp_path / "one.mp4")
+    played = video.record(agent, make_levels(agent.config, [3], render=True), tmp_path / "one.mp4")
     assert asked == ["__call__"] * played.lengths[0]  # policy and value together, once a step
     frames = frames_of(tmp_path / "one.mp4")
     assert frames[0].shape == (512, 512 + 344, 3)
     assert len(frames) == played.lengths[0] + 3
-    env = video.make_levels(agent.config, [3], render=True)
-    assert isinstance(env, video.Procgen)
-    assert np.abs(frames[0][:, :512].astype(int) - env.high_resolution()[0]).mean() < 4  # the game itself, as it starts
+    env = make_levels(agent.config, [3], render=True)
+    assert np.abs(frames[0][:, :512].astype(int) - env.pictures()[0]).mean() < 4  # the game itself, as it starts
     env.close()
     assert near(frames[0][6, 600], video.BACKGROUND)
     assert frames[-1][:, :512].mean() < 0.5 * frames[0][:, :512].mean()
@@ -159,12 +159,15 @@ def test_one_level_at_full_size(agent: Agent, tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_video_repeats_and_an_onlooker_changes_nothing(agent: Agent, tmp_path: Path) -> None:
-    played = [video.record(agent, [3, 17, 120], tmp_path / name) for name in ("a.mp4", "b.mp4")]
+    played = [
+        video.record(agent, make_levels(agent.config, [3, 17, 120], render=True), tmp_path / name)
+        for name in ("a.mp4", "b.mp4")
+    ]
     assert played[0] == played[1]
     assert played[0].levels == [3, 17, 120]
     frames = [frames_of(tmp_path / name) for name in ("a.mp4", "b.mp4")]
     assert np.array_equal(frames[0], frames[1])
-    env = video.make_levels(agent.config, [3, 17, 120])
+    env = make_levels(agent.config, [3, 17, 120])
     protocol = evaluation.Protocol(agent.method.advantages, 0.999, 12)
     key = (agent.config.seed, "video", "levels-3", agent.k)
     assert evaluation.play(env, agent.actor, agent.normaliser, protocol, key).returns == played[0].returns
@@ -172,7 +175,7 @@ def test_a_video_repeats_and_an_onlooker_changes_nothing(agent: Agent, tmp_path:
 
 
 def test_gifs_are_small_and_as_fast_as_the_game(agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    played = video.record(agent, [3, 4], tmp_path / "two.gif")
+    played = video.record(agent, make_levels(agent.config, [3, 4], render=True), tmp_path / "two.gif")
     with Image.open(tmp_path / "two.gif") as picture:
         assert picture.size == (480, 143)
         assert picture.info["duration"] == 70
@@ -182,7 +185,7 @@ def test_gifs_are_small_and_as_fast_as_the_game(agent: Agent, tmp_path: Path, mo
             total += picture.info["duration"]
         assert total == 70 * (max(played.lengths) + 3)  # frames that are equal are one, and stand longer
     monkeypatch.setattr(video, "GIF_FRAMES", 6)
-    video.record(agent, [3, 4], tmp_path / "thin.gif")
+    video.record(agent, make_levels(agent.config, [3, 4], render=True), tmp_path / "thin.gif")
     with Image.open(tmp_path / "thin.gif") as picture:
         assert picture.n_frames <= 6
         assert picture.info["duration"] >= 140
@@ -198,7 +201,7 @@ def test_a_disk_that_refuses_leaves_the_old_video(
 
     monkeypatch.setattr(video, "tiled", refuse_after(video.tiled, refuse, 4))
     with pytest.raises(StorageFailed, match=r"r\.mp4 cannot be written \(No space left on device\)"):
-        video.record(agent, [3], tmp_path / "r.mp4")
+        video.record(agent, make_levels(agent.config, [3], render=True), tmp_path / "r.mp4")
     assert [p.name for p in tmp_path.iterdir()] == ["r.mp4"]
     assert (tmp_path / "r.mp4").read_bytes() == b"old"
 
@@ -215,7 +218,7 @@ def refuse_after(work: Any, refuse: Any, calls: int) -> Any:
 
 def test_a_place_that_cannot_be_written(agent: Agent) -> None:
     with pytest.raises(StorageFailed, match="cannot be written"):
-        video.record(agent, [3], Path("/proc/r.mp4"))
+        video.record(agent, make_levels(agent.config, [3], render=True), Path("/proc/r.mp4"))
 
 
 def test_levels_by_range_and_by_list(agent: Agent) -> None:
@@ -251,7 +254,7 @@ def test_record_from_the_command_line(
 ) -> None:
     code, text, _ = run(capsys, "record", str(trained), "--levels", "3,17")
     assert code == 0
-    played = video.record(agent, [3, 17], tmp_path / "again.mp4")
+    played = video.record(agent, make_levels(agent.config, [3, 17], render=True), tmp_path / "again.mp4")
     for level, value, length in zip([3, 17], played.returns, played.lengths, strict=True):
         assert f"level {level}: return {value:g} in {length} steps" in text
     assert frames_of(trained / "replay.mp4")[0].shape == (256, 860, 3)

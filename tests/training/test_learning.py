@@ -85,8 +85,8 @@ def test_own_environments_need_their_function_again(tmp_path: Path) -> None:
     settings = {"evaluation.episodes": 2}
     run = dcpg.train("ppo", env=make, preset="tiny", steps=256, out=tmp_path / "run", settings=settings)
     assert run.summary["test_return"] is None
-    with pytest.raises(BadInput, match="environment of your own"):
-        dcpg.resume(run)
+    with pytest.raises(BadInput, match=r"your own, test_learning.make .*dcpg.resume\(.*, env=\.\.\.\)"):
+        dcpg.resume(run.directory)
     with pytest.raises(BadInput, match="no unseen levels"):
         dcpg.evaluate(run, levels="test", env=make)
     with pytest.raises(BadInput, match="only on Procgen"):

@@ -64,10 +64,12 @@ def stopping(run: Path, after: Callable[[], int], **more: Any) -> list[str]:
 REPLAY = {"levels.sampler": "prioritised", "levels.seeds": "2,7,11,17,36,43,47,5,23,30"}
 ARMS = {"augment": "ucb", "drac.c": 5}  # a bandit that tries another arm after each rollout
 MEASURED = {"analyse": "stiffness,ood-actions", "analyse_every": 3, "machine.chunk": 32}
+# phases of one, three and then two rollouts, and stacks of three frames
+STACKED = {"env.frame_stack": 3, "algorithm.N_pi_first": "1,3", "algorithm.segments": 1}
 IMPOOLA, BF16 = {"network.encoder": "impoola"}, {"machine.precision": "bf16"}
 CASES = {
     "ddcpg, both": REPLAY | ARMS, "ddcpg, measured": MEASURED, "dcpg, impoola": IMPOOLA, "dcpg, bf16": BF16,
-    "ppg+ar, impoola in bf16": IMPOOLA | BF16,
+    "ppg+ar, impoola in bf16": IMPOOLA | BF16, "ddcpg, stacked": STACKED,
 }  # fmt: skip
 MORE = {"plr": REPLAY, "ucb-drac": ARMS, **CASES}
 
@@ -76,7 +78,7 @@ MORE = {"plr": REPLAY, "ucb-drac": ARMS, **CASES}
 @pytest.mark.parametrize("case", each([*METHODS, *CASES]))
 def test_stopped_anywhere_and_resumed_equals_undisturbed(case: str, tmp_path: Path) -> None:
     name, more = case.split(",", maxsplit=1)[0], TINY | MORE.get(case, {})
-    game, steps = ("bossfight", 768) if "levels.seeds" in more else ("starpilot", 512)
+    game, steps = ("bossfight", 768) if more.keys() & {"levels.seeds", "env.frame_stack"} else ("starpilot", 512)
     dcpg.train(name, game=game, preset="tiny", steps=steps, seed=1, out=tmp_path / "whole", settings=more)
     rows = read_rows(tmp_path / "whole" / "metrics.jsonl")
     if "levels.seeds" in more:  # levels are replayed in the last rollouts
@@ -84,6 +86,8 @@ def test_stopped_anywhere_and_resumed_equals_undisturbed(case: str, tmp_path: Pa
         assert sum(len(row["episode_levels"]) for row in rows[-3:]) > 3
     if "augment" in more:
         assert len({row["augmentation"] for row in rows}) > 3
+    if "env.frame_stack" in more:
+        assert [any(column.startswith("auxiliary") for column in row) for row in rows] == [1, 0, 0, 1, 0, 1]
     if "analyse" in more:
         assert [{"stiffness", "ood_actions"} <= set(row) for row in rows] == [True, False, False, True]
     config = resolve(name, game, preset="tiny", steps=steps, seed=1, settings=more)
@@ -225,14 +229,14 @@ def test_a_loaded_agent_acts_on_one_observation_or_a_batch(tmp_path: Path) -> No
 def test_init_starts_from_another_runs_weights(tmp_path: Path) -> None:
     first = dcpg.train("dcpg", game="maze", preset="tiny", steps=128, out=tmp_path / "a", settings=TINY)
     config = resolve("ddcpg", "maze", preset="tiny", steps=128, settings=TINY)
-    with pytest.raises(BadInput, match="does not fit this run: the weights belong to another network"):
+    with pytest.raises(BadInput, match="do not fit this run: the weights belong to another network"):
         start(config, tmp_path / "b", init=first.directory)
     assert not (tmp_path / "b").exists()
     same = resolve("dcpg", "leaper", preset="tiny", steps=128, settings=TINY | {"algorithm.learning_rate": 1e-12})
-    second = start(same, tmp_path / "c", init=first.directory)
+    start(same, tmp_path / "c", init=first.directory)
     from safetensors.torch import load
 
-    a, b = (load(contents(r.directory)["weights.safetensors"]) for r in (first, second))
+    a, b = (load(contents(r)["weights.safetensors"]) for r in (first.directory, tmp_path / "c"))
     assert all((a[k] - b[k]).abs().max() < 1e-6 for k in a)
 
 

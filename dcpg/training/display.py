@@ -1,4 +1,4 @@
-"""Displays of progress: redrawn in place on a terminal, plain lines elsewhere. What `dcpg train` shows of a run."""
+"""Displays of progress: redrawn in place on a terminal, plain lines elsewhere. What training shows of a run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from dcpg.config.build import known_spaces
-from dcpg.config.schema import Config
+from dcpg.config.schema import OWN, Config
+from dcpg.envs.base import Spaces
 from dcpg.machine import estimate
 from dcpg.machine.needs import Needs
 from dcpg.storage.rows import Evaluation, Metrics
-from dcpg.text import duration
+from dcpg.text import duration, for_audience
 from dcpg.torchrun import processes
 
 REDRAW_SECONDS = 0.25  # at least, between two pictures on a terminal
@@ -90,19 +90,19 @@ class RunDisplay(Display):
         self.started, self.start_steps, self.steps, self.total = time.monotonic(), 0, 0, 1
         self.phase, self.place = "starting", ""
 
-    def announce(self, config: Config, needs: Needs, rollouts: int) -> None:
+    def announce(self, config: Config, spaces: Spaces, needs: Needs, rollouts: int) -> None:
         """Say what the next rollouts will take, before they start."""
-        spaces = known_spaces(config)
-        if spaces is None or rollouts == 0:
+        if rollouts == 0:
             return
         self.message(f"This run needs {needs.sentence()}.")
         steps, seconds = rollouts * config.rollout_size, estimate.training(config, spaces, rollouts) / processes()
         self.message(
             f"{steps:,} steps ({rollouts} rollouts of {config.rollout_size}) on this machine: about "
-            f"{duration(seconds)}."
+            f"{duration(seconds)}{' and what the environment takes' if config.game.startswith(OWN) else ''}."
         )
         if seconds > 86400 and config.preset == "paper":
-            self.message("For a result in minutes: --preset laptop. This run can be stopped and resumed at any time.")
+            smaller = for_audience("--preset laptop", 'preset="laptop"')
+            self.message(f"For a result in minutes: {smaller}. This run can be stopped and resumed at any time.")
 
     def start(self, config: Config, directory: Path, rollouts_done: int) -> None:
         self.start_steps = self.steps = rollouts_done * config.rollout_size
@@ -110,7 +110,9 @@ class RunDisplay(Display):
         self.task = self.bar.add_task(self.phase, total=self.total, completed=self.steps)
         steps = "" if self.on_terminal else f"{self.total:,} steps, "  # the bar has them on a terminal
         machine = f"on {config.machine.device} in {config.machine.precision}"
-        self.open(f"{config.method} on {config.game}, seed {config.seed}, {steps}{machine}, in {directory}")
+        self.open(
+            f"{config.method} on {config.game.removeprefix(OWN)}, seed {config.seed}, {steps}{machine}, in {directory}"
+        )
 
     def progress(self, phase: str, place: str) -> None:
         self.phase, self.place = PHASES[phase], place
