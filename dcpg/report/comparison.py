@@ -45,21 +45,21 @@ class Comparison:
     @cached_property
     def labels(self) -> list[str]:
         """Methods and variants that have a run, in the paper's order."""
-        order = list(METHODS)
+        order = {method: place for place, method in enumerate(METHODS)}  # those of plugins come last
         found = {record.label: record.config.method for record in self.records}
-        return sorted(found, key=lambda label: (order.index(found[label]), label))
+        return sorted(found, key=lambda label: (order.get(found[label], len(order)), label))
 
     @cached_property
     def games(self) -> list[str]:
         """Games that have a run, in the paper's order; your own environments come last."""
-        found = {record.config.game for record in self.records}
+        found = {record.game for record in self.records}
         return sorted(found, key=lambda g: (GAMES.index(g) if g in GAMES else len(GAMES), g))
 
     @cached_property
     def _by_cell(self) -> dict[tuple[str, str], list[Record]]:
         cells: dict[tuple[str, str], list[Record]] = {}
         for record in sorted(self.records, key=lambda r: r.config.seed):
-            cells.setdefault((record.label, record.config.game), []).append(record)
+            cells.setdefault((record.label, record.game), []).append(record)
         return cells
 
     def once(self, key: Hashable, compute: Callable[[], T]) -> T:
@@ -149,6 +149,23 @@ def compare(
     return Comparison(records, setting, ranges)
 
 
+def note_other_plugins(records: Iterable[Record], problems: list[Problem]) -> None:
+    """Note runs whose method or encoder was another version of the plugin than that of most runs."""
+    seen: dict[tuple[str, str], dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        for one in record.written.plugins:
+            seen[one["kind"], one["name"]][one["sha256"]].append(record)
+    for (kind, name), versions in seen.items():
+        usual = max(versions, key=lambda sha256: len(versions[sha256]))
+        for sha256, found in versions.items():
+            if sha256 != usual:
+                text = (
+                    f"{len(found)} of the runs, this one first, had another version of the {kind} {name} than the "
+                    "rest: its file was changed in between. Compared all the same"
+                )
+                problems.append(Problem(found[0].path, text))
+
+
 def note_other_pictures(records: Iterable[Record], problems: list[Problem]) -> None:
     """Note runs of a game whose frames were drawn otherwise than those of most of its runs."""
     seen: dict[tuple[str, str], dict[tuple[str, ...], list[Record]]] = defaultdict(lambda: defaultdict(list))
@@ -215,7 +232,7 @@ class StiffnessRuns:
         """Number of levels -> the mean of a field of a run's measurements, over seeds."""
         points: dict[int, list[float]] = {}
         for record in self.records:
-            if (record.label, record.config.game) == (label, game):
+            if (record.label, record.game) == (label, game):
                 mean = float(np.mean([getattr(measured, quantity) for measured in record.stiffness]))
                 points.setdefault(record.setting.level_count, []).append(mean)
         return curve_of(points)

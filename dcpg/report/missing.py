@@ -10,6 +10,7 @@ from pathlib import Path
 from dcpg.config.command import train_command
 from dcpg.config.resolve import resolve
 from dcpg.config.schema import OWN, Config
+from dcpg.config.written import Recorded
 from dcpg.errors import BadInput
 from dcpg.methods import METHODS
 from dcpg.report.comparison import Comparison, StiffnessRuns
@@ -20,7 +21,8 @@ from dcpg.settings import dotted
 
 LEVEL_COUNTS = (1, 2, 5, 10, 20, 50, 100, 200)  # paper, Appendix A
 OF_THE_SETTING = (
-    "rollout_length", "env.", "levels.start", "levels.count", "levels.seeds", "network.", "evaluation.", "machine.",
+    "rollout_length", "env.", "levels.start", "levels.count", "levels.seeds", "network.channels", "network.features",
+    "network.discriminator", "evaluation.", "machine.",
 )  # fmt: skip
 
 
@@ -42,7 +44,7 @@ def missing(comparison: Comparison, measured: StiffnessRuns) -> list[Missing]:
 def _unfinished(comparison: Comparison) -> Missing:
     runs = [record for record in comparison.records if not record.finished]
     what = f"{len(runs)} unfinished {'runs' if len(runs) > 1 else 'run'}: curves show how far they are, tables wait"
-    return Missing(what, [f"dcpg resume {_quoted(record.path)}" for record in runs])
+    return Missing(what, [f"dcpg resume {_quoted(record.path)}{_code_of(record)}" for record in runs])
 
 
 def _holes(comparison: Comparison) -> Missing:
@@ -54,11 +56,11 @@ def _holes(comparison: Comparison) -> Missing:
         runs = [record for record in (*comparison.records, *comparison.waiting) if record.label == label]
         if 2 * len(runs) < cells and label not in METHODS:
             continue  # a first try of a variant, not a part of the grid
-        if setting_today(runs[0].config) != comparison.setting:
-            continue  # the preset has changed since: a new run would not be comparable
-        have = {(record.config.game, record.config.seed) for record in runs}
+        if isinstance(runs[0].config, Recorded) or setting_today(runs[0].config) != comparison.setting:
+            continue  # from a plugin, or the preset has changed since: a new run would not be comparable
+        have = {(record.game, record.config.seed) for record in runs}
         commands += [
-            train_command(dataclasses.replace(runs[0].config, game=game, seed=seed))
+            train_command(dataclasses.replace(runs[0].config, game=game, seed=seed), plugins=runs[0].written.plugins)
             for game in _procgen(comparison)
             for seed in seeds
             if (game, seed) not in have
@@ -101,7 +103,11 @@ def _ood_actions(comparison: Comparison) -> Missing:
 
 def _levels(comparison: Comparison) -> Missing:
     runs = [_first(comparison, label, game) for label in comparison.labels for game in _procgen(comparison)]
-    commands = [f"dcpg analyse levels {_quoted(r.path)}" for r in runs if r is not None and "levels" not in r.analyses]
+    commands = [
+        f"dcpg analyse levels {_quoted(r.path)}{_code_of(r)}"
+        for r in runs
+        if r is not None and "levels" not in r.analyses
+    ]
     return Missing("The return on every single level (the map shows the levels of evaluations until then)", commands)
 
 
@@ -111,13 +117,13 @@ def _videos(comparison: Comparison) -> Missing:
         runs = [r for label in comparison.labels if (r := _first(comparison, label, game)) is not None]
         if runs and not any((r.path / "replay.mp4").is_file() for r in runs):
             best = max(runs, key=lambda r: r.evaluations[-1].splits["test"].mean)
-            commands.append(f"dcpg record {_quoted(best.path)}")
+            commands.append(f"dcpg record {_quoted(best.path)}{_code_of(best)}")
     return Missing("A video on unseen levels", commands)
 
 
 def _stiffness(comparison: Comparison, measured: StiffnessRuns) -> Missing | None:
     """Figures 2 and 7 for the games of the comparison, in the setting of the measured runs if there are any."""
-    have = {(r.label, r.config.game, r.setting.level_count) for r in measured.records}
+    have = {(r.label, r.game, r.setting.level_count) for r in measured.records}
     template = (measured.records or comparison.records)[0]
     commands = []
     try:
@@ -163,6 +169,15 @@ def _procgen(comparison: Comparison) -> list[str]:
 
 def _first(comparison: Comparison, label: str, game: str) -> Record | None:
     return next((r for r in comparison.runs(label, game) if r.finished), None)
+
+
+def _code_of(record: Record) -> str:
+    """The options that name a run's plugins and its own environment."""
+    words = [word for one in record.written.plugins for word in ("--plugin", one["plugin"])]
+    own = record.written.environment
+    if own is not None and own.kind != "gymnasium":
+        words += ["--env", own.id, *(["--test-env", own.test_id] if own.test_id is not None else [])]
+    return f" {shlex.join(words)}" if words else ""
 
 
 def _quoted(path: Path) -> str:

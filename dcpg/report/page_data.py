@@ -73,7 +73,7 @@ def page_data(
         "tables": [_table(table) for table in tables],
         "figures": figures,
         "videos": videos,
-        "algorithms": {label: explain(_first(comparison, label).config) for label in labels},
+        "algorithms": {label: _explained(_first(comparison, label)) for label in labels},
         "configuration": _configuration(comparison),
         "versions": _versions(comparison),
         "list": [_run(record) for record in comparison.records],
@@ -93,6 +93,11 @@ def _finished(comparison: Comparison) -> list[str]:
 
 def _first(comparison: Comparison, label: str) -> Record:
     return next(record for record in comparison.records if record.label == label)
+
+
+def _explained(record: Record) -> str:
+    """The algorithm of a run's method; of a method from a plugin as the run wrote it down."""
+    return record.written.explained or explain(record.config)
 
 
 def _interval(found: Interval) -> dict[str, float]:
@@ -176,10 +181,10 @@ def _stiffness(comparison: Comparison, measured: StiffnessRuns) -> dict[str, Any
     for record in comparison.records:
         if record.stiffness:
             rows = record.stiffness[:: -(-len(record.stiffness) // POINTS)]
-            about = {"label": record.label, "game": record.config.game, "seed": record.config.seed}
+            about = {"label": record.label, "game": record.game, "seed": record.config.seed}
             columns = {name: [getattr(row, name) for row in rows] for name in ("steps", *STIFFNESS)}
             training.append(about | columns)
-    cells = sorted({(r.config.game, r.label) for r in measured.records})
+    cells = sorted({(r.game, r.label) for r in measured.records})
     levels = []
     for game, label in cells:
         curves = {name: measured.curve(label, game, name) for name in STIFFNESS}
@@ -230,7 +235,7 @@ def _videos(comparison: Comparison, problems: list[Problem]) -> list[dict[str, s
     """One video per game: of the run with the best return on unseen levels that has one."""
     found, bytes_left = [], VIDEO_BYTES
     for game in comparison.games:
-        having = [r for r in comparison.records if r.config.game == game and (r.path / "replay.mp4").exists()]
+        having = [r for r in comparison.records if r.game == game and (r.path / "replay.mp4").exists()]
         for record in sorted(having, key=lambda r: -(_last(r, "test") or 0.0)):
             try:
                 data = read_regular(record.path / "replay.mp4", bytes_left)
@@ -276,7 +281,7 @@ def _last(record: Record, split: str) -> float | None:
 
 def _run(record: Record) -> dict[str, Any]:
     return {
-        "method": record.label, "game": record.config.game, "seed": record.config.seed, "steps": record.steps,
+        "method": record.label, "game": game_title(record.game), "seed": record.config.seed, "steps": record.steps,
         "of": record.setting.steps, "finished": record.finished, "train": _last(record, "train"),
         "test": _last(record, "test"), "path": str(record.path),
     }  # fmt: skip

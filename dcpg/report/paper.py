@@ -81,8 +81,8 @@ def method_title(label: str) -> str:
 
 
 def game_title(game: str) -> str:
-    """A game as the paper writes it."""
-    return GAME_TITLES.get(game, game)
+    """A game as the paper writes it; your own environment by its name."""
+    return GAME_TITLES.get(game, game.removeprefix("own:"))
 
 
 def _rows(name: str) -> list[dict[str, str]]:

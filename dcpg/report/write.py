@@ -11,7 +11,7 @@ from typing import Any
 from dcpg.envs.procgen import GAMES
 from dcpg.errors import BadInput, StorageFailed, unknown
 from dcpg.extras import need
-from dcpg.report.comparison import Comparison, StiffnessRuns, compare, note_other_pictures
+from dcpg.report.comparison import Comparison, StiffnessRuns, compare, note_other_pictures, note_other_plugins
 from dcpg.report.figures import FIGURES, STIFFNESS_FIGURES
 from dcpg.report.level_map import frames_missing
 from dcpg.report.missing import Missing, missing
@@ -60,6 +60,7 @@ def write_report(
     comparison, measured = compare(records, problems, ranges), StiffnessRuns(records, problems)
     compared = {id(record): record for record in (*comparison.records, *measured.records)}
     note_other_pictures(compared.values(), problems)
+    note_other_plugins(compared.values(), problems)
     if not comparison.records:
         raise BadInput(f"{len(records)} runs have no evaluation yet; come back when they have.")
     tables = [t for name, make in TABLES.items() if not names or name in names if (t := make(comparison))]

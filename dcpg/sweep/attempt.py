@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ class Attempt:
     root: str  # the sweep's directory, absolute
     name: str  # of the run
     config: dict[str, Any]  # Config.to_json()
+    plugins: list[dict[str, str]] = field(default_factory=list)  # as `dcpg.methods.plugins.load_sent` takes them
+    env: dict[str, str | None] | None = None  # the user's own environment, as the child takes it
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def run_attempt(
     with open(fd, "ab") as output:
         start = os.fstat(fd).st_size
         child = subprocess.Popen(
-            [sys.executable, "-m", "dcpg.sweep.child"],
+            [sys.executable, "-P", "-m", "dcpg.sweep.child"],  # -P: no file of the current folder hides a library
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -87,8 +89,9 @@ def run_attempt(
             start_new_session=True,  # the driver handles Ctrl-C
         )
     assert child.stdin is not None
+    order = {"directory": str(run.path), "config": attempt.config, "plugins": attempt.plugins, "env": attempt.env}
     with contextlib.suppress(BrokenPipeError):  # it has ended already, and its exit code says why
-        child.stdin.write(json.dumps({"directory": str(run.path), "config": attempt.config}).encode() + b"\n")
+        child.stdin.write(json.dumps(order).encode() + b"\n")
         child.stdin.flush()
     return Outcome(attempt.name, _exit_code(child, should_stop), socket.gethostname(), last_lines(log, start))
 

@@ -6,6 +6,7 @@ import faulthandler
 import json
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 from types import FrameType
@@ -40,14 +41,24 @@ def work() -> None:
     """Start the run, or resume it."""
     order = json.loads(_read_line())
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    from dcpg.config.written import from_json
+    from dcpg.config.environments import find
+    from dcpg.config.written import from_json, read_written
+    from dcpg.methods.plugins import load_sent
+    from dcpg.storage.rundir import RunDirectory
     from dcpg.training.start import resume, start
 
+    load_sent(order["plugins"])
+    maker, own = None, order["env"]
+    if own is not None:
+        sys.path.append(own["folder"])
+        maker = find(own["env"], own["test_env"], own["name"])
     directory = Path(order["directory"])
     if (directory / "config.json").exists():
-        resume(directory)
+        if maker is not None:
+            maker = maker.expecting(read_written(RunDirectory(directory)).spaces)
+        resume(directory, maker=maker)
     else:
-        start(from_json(order["config"]), directory)
+        start(from_json(order["config"]), directory, maker)
 
 
 def main() -> None:
@@ -55,7 +66,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _stop_early)
     faulthandler.enable(all_threads=False)  # a library that aborts the process leaves a stack in the log
     from dcpg.machine.guard import guarded
+    from dcpg.text import speak_to_the_command_line
 
+    speak_to_the_command_line()
     guarded(work)
 
 

@@ -15,11 +15,12 @@ from typing import Any, Protocol
 
 from dcpg.config.automatic import as_in
 from dcpg.config.schema import OWN, Config, Machine
-from dcpg.config.written import read_written
+from dcpg.config.written import check_plugins, read_written, warn_of_plugins
 from dcpg.envs.library import library
 from dcpg.errors import BadInput, Stopped, StorageFailed, SweepIncomplete
 from dcpg.extras import need
 from dcpg.machine.automatic import settled
+from dcpg.methods.plugins import to_send
 from dcpg.runs.status import RunStatus, is_running, status_of
 from dcpg.storage.files import dump, write_atomic
 from dcpg.storage.lock import Lock
@@ -31,6 +32,7 @@ from dcpg.sweep.engine import Engine
 from dcpg.sweep.index import Index
 from dcpg.sweep.plan import Job, Plan
 from dcpg.sweep.view import SweepView, format_return, plan_json, statuses, view
+from dcpg.text import option
 from dcpg.training.stop import StopSignals, Watchdog
 
 REFRESH_SECONDS = 1.0  # between two looks at the runs
@@ -68,6 +70,8 @@ class SilentSweepObserver:
 
 def check_tools(jobs: Sequence[Job], engine: str) -> None:
     """Refuse a sweep of which no run could start here, before anything is written."""
+    for method, encoder in dict.fromkeys((job.config.method, job.config.network.encoder) for job in jobs):
+        to_send(method, encoder)  # refuses what other processes cannot load
     if engine == "ray":
         need("ray", "--engine ray")
     elif any(not job.config.game.startswith(OWN) for job in jobs):
@@ -97,7 +101,7 @@ class Driver:
             self.directory.root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BadInput(
-                f"{self.directory.root} cannot be written to ({error.strerror}); choose another --out."
+                f"{self.directory.root} cannot be written to ({error.strerror}); choose another {option('out')}."
             ) from None
         lock = Lock(self.directory.lock)
         lock.acquire()
@@ -138,7 +142,12 @@ class Driver:
         same, alike, related = dict[str, Machine](), dict[Any, Machine](), dict[Any, Machine]()
         for name, job in self.jobs.items():
             if self.statuses[name].state in ("interrupted", "finished"):
-                same[name] = machine = read_written(RunDirectory(self.directory.run(name))).config.machine
+                there = read_written(RunDirectory(self.directory.run(name)))
+                if self.statuses[name].state == "interrupted":
+                    check_plugins(there, f"{name} cannot be continued")
+                else:
+                    warn_of_plugins(there)
+                same[name] = machine = there.config.machine
                 alike.setdefault((job.label, job.config.steps), machine)
                 related.setdefault((job.config.machine, job.config.preset), replace(machine, chunk=0))
 
@@ -151,7 +160,7 @@ class Driver:
             )
             return as_in(config, machine) if machine is not None else config
 
-        self.jobs = {name: replace(job, config=settled(resolved(job))) for name, job in self.jobs.items()}
+        self.jobs = {name: replace(job, config=settled(resolved(job), job.spaces)) for name, job in self.jobs.items()}
 
     def _to_do(self, name: str) -> bool:
         return self.statuses[name].state in ("waiting", "interrupted") and not self.index[name].failed
@@ -191,7 +200,10 @@ class Driver:
 
     def _submit(self, engine: Engine, name: str) -> None:
         self.submitted.add(name)
-        engine.submit(Attempt(str(self.directory.root), name, self.jobs[name].config.to_json()))
+        job = self.jobs[name]
+        plugins = to_send(job.config.method, job.config.network.encoder)
+        sent = job.own.sent if job.own is not None else None
+        engine.submit(Attempt(str(self.directory.root), name, job.config.to_json(), plugins, sent))
 
     def _refresh(self) -> SweepView:
         """Read the status of the running runs; attempts that the engine has started since are noted in the index."""

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dcpg.config.build import known_spaces
-from dcpg.config.schema import Config
 from dcpg.errors import BadInput
 from dcpg.machine.estimate import training
 from dcpg.machine.needs import free_disk
@@ -77,10 +75,10 @@ def estimate_sweep(plan: Plan, root: Path) -> SweepEstimate:
     index = Index(directory.index, writable=False)
     failed = sum(index[name].failed and status.state != "finished" for name, status in found.items())
     unfinished = [job for job in plan.jobs if found[job.name].state != "finished"]
-    sizes = {_size(job.config): job.config for job in plan.jobs}
+    sizes = {_size(job): job for job in plan.jobs}
     try:
         fits = capacity(plan.jobs)
-        needs = {size: run_needs(config) for size, config in sizes.items()}
+        needs = {size: run_needs(job) for size, job in sizes.items()}
     except BadInput as error:
         return SweepEstimate(plan.jobs, found, failed, why_not=str(error))
     return SweepEstimate(
@@ -90,15 +88,15 @@ def estimate_sweep(plan: Plan, root: Path) -> SweepEstimate:
         tuple(_probe(unfinished, found)),
         fits,
         memory=max(n.memory for n in needs.values()),
-        disk=sum(needs[_size(job.config)].disk for job in plan.jobs),
+        disk=sum(needs[_size(job)].disk for job in plan.jobs),
     )
 
 
-def _size(config: Config) -> tuple[Any, ...]:
-    """The settings that decide speed and memory: not the game, levels or seed, nor any fraction, such as a discount."""
-    return tuple(
+def _size(job: Job) -> tuple[Any, ...]:
+    """What decides speed and memory: not the game, levels or seed, nor any fraction, such as a discount."""
+    return job.spaces, *(
         value
-        for name, value, _ in dotted(config)
+        for name, value, _ in dotted(job.config)
         if name not in ("game", "seed") and not name.startswith("levels.") and not isinstance(value, float)
     )
 
@@ -106,12 +104,10 @@ def _size(config: Config) -> tuple[Any, ...]:
 def _probe(unfinished: list[Job], found: dict[str, RunStatus]) -> Iterator[UnfinishedRuns]:
     groups: dict[tuple[Any, ...], list[Job]] = {}
     for job in unfinished:
-        groups.setdefault(_size(job.config), []).append(job)
+        groups.setdefault(_size(job), []).append(job)
     for jobs in groups.values():
         config = jobs[0].config
-        spaces = known_spaces(config)
-        assert spaces is not None  # a sweep trains on Procgen alone
-        speed = steps_of(jobs[0]) / training(config, spaces, config.rollouts)
+        speed = steps_of(jobs[0]) / training(config, jobs[0].spaces, config.rollouts)
         steps = sum(steps_of(job) - found[job.name].steps for job in jobs)
         yield UnfinishedRuns(config.method, len(jobs), steps, speed)
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import torch
 
 from dcpg.config.resolve import available_cores
-from dcpg.config.schema import Config
 from dcpg.errors import BadInput
 from dcpg.machine.automatic import settled
 from dcpg.machine.devices import device_of
-from dcpg.machine.needs import Needs, free_memory, known_needs
+from dcpg.machine.needs import Needs, free_memory, needs_of
 from dcpg.sweep.attempt import Attempt, Outcome, could_not_run, not_started, run_attempt
 from dcpg.sweep.plan import Job, one_per_label
+from dcpg.text import given
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,12 @@ class Capacity:
 
 def capacity(jobs: Sequence[Job]) -> Capacity:
     """How many runs would fit if all were as large as the largest; at least one."""
-    configs = [settled(job.config) for job in one_per_label(jobs).values()]
+    some = one_per_label(jobs).values()
+    configs = [settled(job.config, job.spaces) for job in some]
     for config in configs:
         device_of(config)  # refuses what this machine does not have
     threads = max(c.machine.threads for c in configs)
-    memory, free = max(run_needs(c).memory for c in configs), free_memory()
+    memory, free = max(run_needs(job).memory for job in some), free_memory()
     limits = [
         (available_cores() // threads, f"{available_cores()} cores, {threads} per run"),
         (int(free // memory), f"{free / 1e9:.1f} GB of memory, at most {memory / 1e9:.1f} per run"),
@@ -50,16 +51,14 @@ def capacity(jobs: Sequence[Job]) -> Capacity:
     if free < memory and all(c.check_room for c in configs):
         raise BadInput(
             f"There is no room for a run: it may need {memory / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are "
-            "free. Make room, or make the runs smaller, or start them anyway with --set check_room=false."
+            f"free. Make room, or make the runs smaller, or start them anyway with {given('check_room', 'false')}."
         )
     return Capacity(max(least, 1), reason, gpus)
 
 
-def run_needs(config: Config) -> Needs:
-    """What one run of a sweep may need; a sweep trains on Procgen, whose sizes are known."""
-    needs = known_needs(settled(config))
-    assert needs is not None
-    return needs
+def run_needs(job: Job) -> Needs:
+    """What one run of a sweep may need."""
+    return needs_of(settled(job.config, job.spaces), job.spaces)
 
 
 def _visible_gpus() -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 methods = ["ppg", "dcpg"]       # or one name
 games = "all"                   # all 16, or a list of names
+envs = ["CartPole-v1", {env = "maze.py:make", test_env = "maze.py:make_test", name = "maze"}]    # your own
 seeds = 3                       # 0, 1, 2; or a list
 steps = 8_000_000
 preset = "paper"
@@ -12,6 +13,9 @@ machine.device = "cuda"
 algorithm.beta_pi = [0.5, 1.0]
 [grid."ppg+dr"]                 # for one method only; likewise [set."METHOD"]
 algorithm.gamma = [0.98, 0.99]
+[variants.dcpg]                 # one run for each name, with its settings; [variants] without a method: for all
+plain = {}
+wide = {network.width = 2}
 """
 
 from __future__ import annotations
@@ -19,28 +23,35 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dcpg.config.build import known_spaces, spaces_of
 from dcpg.config.command import written
+from dcpg.config.environments import EnvMaker, find
 from dcpg.config.presets import PRESETS
 from dcpg.config.resolve import resolve
-from dcpg.config.schema import Config
+from dcpg.config.schema import OWN, Config
+from dcpg.envs.base import Spaces
 from dcpg.envs.procgen import GAMES, check_game
 from dcpg.errors import BadInput, unknown
 from dcpg.methods import METHODS
+from dcpg.methods.plugins import find_method, used
 from dcpg.settings import dotted
 from dcpg.sweep.directory import RUN_NAME, check_name
 
 NAMED_SWEEPS = Path(__file__).parent / "named"
-KEYS = ("methods", "games", "seeds", "steps", "preset", "levels", "set", "grid")
+KEYS = ("methods", "games", "envs", "seeds", "steps", "preset", "levels", "set", "grid", "variants")
+ENV_KEYS = ("env", "test_env", "name")
 OWN_KEYS = {"method": "methods", "game": "games", "seed": "seeds", "preset": "preset"}  # setting -> key of a sweep
 MAX_FILE_SIZE = 1_000_000  # bytes
 MAX_RUNS = 100_000
+Games = dict[str, "OwnEnvironment | None"]  # game -> the user's own environment; None: Procgen
 LABEL_PART = re.compile(r"[a-z0-9+=.,_-]{1,40}")
 
 
@@ -51,6 +62,33 @@ class Job:
     name: str  # also of its directory
     config: Config
     label: str  # the method, and the settings that the sweep varies
+    own: OwnEnvironment | None = None  # None: Procgen
+
+    @property
+    def spaces(self) -> Spaces:
+        """The spaces of its environments, which need not be made for that again."""
+        known = known_spaces(self.config)
+        if known is None:
+            assert self.own is not None
+            known = self.own.spaces(self.config)
+        return known
+
+
+@dataclass(frozen=True)
+class OwnEnvironment:
+    """The user's own environment in a sweep: what other processes are told, and how it is made here."""
+
+    maker: EnvMaker
+    sent: dict[str, str | None] = field(compare=False)  # as `find` takes it, and the folder to look for modules in
+    found: dict[int, Spaces] = field(default_factory=dict, compare=False)
+
+    def spaces(self, config: Config) -> Spaces:
+        """The spaces with a run's stack of frames; the environment is made and checked once for each."""
+        stack = config.env.frame_stack
+        if stack not in self.found:
+            self.found[stack] = spaces_of(config, self.maker)
+            self.maker.check_test(self.found[stack], config.seed, stack)
+        return self.found[stack]
 
 
 @dataclass(frozen=True)
@@ -60,6 +98,12 @@ class Plan:
     name: str
     source: dict[str, Any]  # as it was read
     jobs: tuple[Job, ...]
+
+    @property
+    def plugins(self) -> list[str]:
+        """The sources of the plugins that its runs need."""
+        pairs = dict.fromkeys((job.config.method, job.config.network.encoder) for job in self.jobs)
+        return list(dict.fromkeys(one["plugin"] for pair in pairs for one in used(*pair)))
 
 
 def one_per_label(jobs: Sequence[Job]) -> dict[tuple[str, int], Job]:
@@ -72,8 +116,11 @@ def named_sweeps() -> dict[str, Path]:
     return {path.stem: path for path in sorted(NAMED_SWEEPS.glob("*.toml"))}
 
 
-def read(given: str, settings: Mapping[str, Any] | None = None) -> Plan:
-    """A sweep from a file, or one that comes with the package; `settings` take precedence over its [set]."""
+def read(given: str, settings: Mapping[str, Any] | None = None, own: Mapping[str, str | None] | None = None) -> Plan:
+    """A sweep from a file, or one that comes with the package; `settings` take precedence over its [set].
+
+    `own` (env, test_env, name) is an environment instead of the file's games and environments.
+    """
     path = Path(given)
     if not path.is_file():
         if path.suffix == ".toml" or len(path.parts) != 1:
@@ -95,26 +142,39 @@ def read(given: str, settings: Mapping[str, Any] | None = None) -> Plan:
             source[key] = int(value) if str(value).isdecimal() else value
         elif isinstance(source.setdefault("set", {}), dict):
             source["set"][key] = value
-    return expand(name, source, path)
+    typed = {key: value for key, value in (own or {}).items() if value is not None}
+    if typed and "env" not in typed:
+        find(None, typed.get("test_env"), typed.get("name"))  # says that it goes with --env
+    if typed:
+        source = {key: value for key, value in source.items() if key not in ("games", "envs")} | {"envs": [typed]}
+    return expand(name, source, path, Path.cwd() if typed else path.absolute().parent)
 
 
-def expand(name: str, source: dict[str, Any], where: Path | str) -> Plan:
-    """Every run that a sweep describes; BadInput names whatever is wrong with it."""
+def expand(name: str, source: dict[str, Any], where: Path | str, folder: Path | None = None) -> Plan:
+    """Every run that a sweep describes; BadInput names whatever is wrong with it.
+
+    Files of environments are looked for in `folder`, and then in the current one.
+    """
     try:
-        return Plan(name, source, tuple(_jobs(source)))
+        return Plan(name, source, tuple(_jobs(source, folder or Path.cwd())))
     except BadInput as error:
         raise BadInput(f"{where}: {error}") from None
 
 
-def _jobs(source: Mapping[str, Any]) -> list[Job]:
+def _jobs(source: Mapping[str, Any], folder: Path) -> list[Job]:
     for key in source:
         if key not in KEYS:
             raise unknown("key of a sweep", key, KEYS)
     methods = _names(source, "methods")
     for method in methods:
-        if method not in METHODS:
-            raise unknown("method", method, METHODS)
-    games = list(GAMES) if source.get("games") == "all" else [check_game(game) for game in _names(source, "games")]
+        find_method(method)
+    games: Games = {}
+    if "games" in source or "envs" not in source:
+        names = list(GAMES) if source.get("games") == "all" else [check_game(game) for game in _names(source, "games")]
+        games |= dict.fromkeys(names)
+    games |= _environments(source.get("envs", []), folder)
+    if not games:
+        raise BadInput("envs is empty.")
     seeds = _integers(source.get("seeds", 1), "seeds")
     if isinstance(source.get("seeds", 1), int):
         if seeds[0] < 1:
@@ -137,6 +197,37 @@ def _jobs(source: Mapping[str, Any]) -> list[Job]:
             raise BadInput(f"two of its runs would both be {job.name}; name each value once.")
         seen[job.name] = job
     return found
+
+
+def _environments(given: Any, folder: Path) -> Games:
+    """Game -> the user's own environment, for each entry of `envs`."""
+    found: Games = {}
+    for entry in given if isinstance(given, list) else [given]:
+        table = {"env": entry} if isinstance(entry, str) else entry
+        if not isinstance(table, dict) or "env" not in table or not all(isinstance(v, str) for v in table.values()):
+            raise BadInput(
+                f"envs must be names such as 'CartPole-v1' and 'maze.py:make', or tables with {', '.join(ENV_KEYS)}; "
+                f"got {entry!r}."
+            )
+        for key in table:
+            if key not in ENV_KEYS:
+                raise unknown("key of envs", key, ENV_KEYS)
+        env, test_env = (_absolute(table[key], folder) if key in table else None for key in ("env", "test_env"))
+        maker = find(env, test_env, table.get("name"))
+        sent = {"env": env, "test_env": test_env, "name": maker.name, "folder": os.getcwd()}
+        if OWN + maker.name in found:
+            raise BadInput(f"two of its envs are named {maker.name}; give each a name of its own.")
+        found[OWN + maker.name] = OwnEnvironment(maker, sent)
+    return found
+
+
+def _absolute(text: str, folder: Path) -> str:
+    """An environment's text with the absolute path of its file, so that it means the same everywhere."""
+    file, colon, function = text.rpartition(":")
+    if not colon or not (file.endswith(".py") or os.sep in file):
+        return text
+    place = folder / file if (folder / file).is_file() else Path(file).absolute()
+    return f"{place}:{function}"
 
 
 class _Axes:
@@ -167,20 +258,28 @@ class _Axes:
         if {0, "0"} & {fixed.get("machine.threads"), *varied.get("machine.threads", ())}:
             raise BadInput("machine.threads=0 means all cores of whatever machine it is; give a number.")
         self.fixed, self.varied = fixed, varied
-        self.size = math.prod(len(values) for values in varied.values())
+        self.variants = _variants_of(source.get("variants", {}), methods, method)
+        for variant, settings in self.variants.items():
+            twice = [name for name in settings if name in varied or name in OWN_KEYS]
+            if twice:
+                raise BadInput(f"{twice[0]} of the variant {variant} is also in [grid], or belongs at the top.")
+        self.size = len(self.variants) * math.prod(len(values) for values in varied.values())
 
-    def jobs(self, games: list[str], seed: int) -> Iterator[Job]:
-        for values in itertools.product(*self.varied.values()):
-            settings = self.fixed | dict(zip(self.varied, values, strict=True))
-            for game in games:
+    def jobs(self, games: Games, seed: int) -> Iterator[Job]:
+        for (variant, own), *values in itertools.product(self.variants.items(), *self.varied.values()):
+            settings = self.fixed | dict(zip(self.varied, values, strict=True)) | own
+            for game, environment in games.items():
                 config = self._config(game, seed, settings)
-                label = self._label(config)
-                yield Job(check_name(f"{game}-{label}-{seed}"), config, label)
+                label = self._label(config, variant if own else "")
+                job = Job(check_name(f"{game.removeprefix(OWN).lower()}-{label}-{seed}"), config, label, environment)
+                if environment is not None:
+                    environment.spaces(config)  # one that cannot be made is refused here
+                yield job
 
     def _config(self, game: str, seed: int, settings: Mapping[str, Any]) -> Config:
         try:
             return resolve(self.method, game, preset=self.preset, seed=seed, settings=settings)
-        except BadInput as error:
+        except BadInput:
             for name in [name for name in settings if name not in _setting_names(self.method)]:
                 others = [method for method in METHODS if name in _setting_names(method)]
                 if others:
@@ -188,11 +287,12 @@ class _Axes:
                         f'{self.method} has no setting {name}; put it under [set."METHOD"] or [grid."METHOD"] of the '
                         f"methods that have it, such as {others[0]}."
                     ) from None
-            raise BadInput(str(error).replace("add --set ", "add to [set] ")) from None
+            raise
 
-    def _label(self, config: Config) -> str:
+    def _label(self, config: Config, variant: str) -> str:
         values = {name: value for name, value, _ in dotted(config)}
-        parts = [_part(self.short[name], written(values[name])) for name in self.varied]
+        parts = [variant] if variant else []
+        parts += [_part(self.short[name], written(values[name])) for name in self.varied]
         label = "-".join([self.method, *parts])
         if len(label) > 150 or not RUN_NAME.fullmatch(label):
             label = f"{self.method}-{_digest(label)}"
@@ -244,6 +344,26 @@ def _settings_of(table: Any, key: str, methods: list[str], method: str) -> dict[
         else:
             common |= _flat({name: value})
     return common | own
+
+
+def _variants_of(table: Any, methods: list[str], method: str) -> dict[str, dict[str, Any]]:
+    """Name -> settings of one method's variants; a single one without settings if there are none."""
+    if not isinstance(table, dict):
+        raise BadInput(f"[variants] must be a table; got {table!r}.")
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in table.items():
+        if name in METHODS and name not in methods:
+            raise BadInput(f'[variants."{name}"] is for a method that this sweep does not train.')
+        if name in METHODS and not isinstance(value, dict):
+            raise BadInput(f'[variants."{name}"] must be a table of variants; got {value!r}.')
+        for variant, settings in (value if name in METHODS else {name: value}).items():
+            if not LABEL_PART.fullmatch(variant) or not isinstance(settings, dict):
+                raise BadInput(
+                    f"the variant {variant!r} must be a short name in small letters and a table of settings."
+                )
+            if name not in METHODS or name == method:
+                found[variant] = _flat(settings)
+    return found or {"": {}}
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from dcpg.config.schema import OWN
+from dcpg.config.written import parse_written, to_show
 from dcpg.errors import BadInput
 from dcpg.runs.status import RunStatus, is_running, status_of
 from dcpg.storage.files import read_regular
-from dcpg.sweep.directory import SweepDirectory
+from dcpg.sweep.directory import SweepDirectory, check_name
 from dcpg.sweep.index import Index, RunHistory
 from dcpg.sweep.plan import Job, Plan, expand
+from dcpg.text import printable
 
 SCHEMA = 1  # of sweep.json
 MAX_PLAN_SIZE = 64_000_000  # bytes
@@ -80,7 +83,7 @@ class SweepView:
         found: dict[str, dict[str, list[float]]] = {}
         for run in self.runs:
             if run.status == "done" and run.on_disk.test_return is not None:
-                labels = found.setdefault(run.job.config.game, {})
+                labels = found.setdefault(run.job.config.game.removeprefix(OWN), {})
                 labels.setdefault(run.job.label, []).append(run.on_disk.test_return)
         return {
             game: sorted(((label, sum(v) / len(v), len(v)) for label, v in labels.items()), key=lambda row: -row[1])
@@ -133,12 +136,21 @@ def view_directory(root: Path) -> tuple[Plan, SweepView]:
 
 def statuses(plan: Plan, directory: SweepDirectory) -> dict[str, RunStatus]:
     """The status of every run, by its name; BadInput if a directory holds another run."""
-    return {job.name: status_of(job.config, directory.run(job.name)) for job in plan.jobs}
+    return {
+        job.name: status_of(job.config, directory.run(job.name), job.own.maker.ids if job.own is not None else None)
+        for job in plan.jobs
+    }
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
-    """The content of sweep.json: the sweep as it was read, and the names of its runs."""
-    return {"schema": SCHEMA, "name": plan.name, "sweep": plan.source, "runs": [job.name for job in plan.jobs]}
+    """The content of sweep.json: the sweep as it was read, and the names of its runs.
+
+    With code from outside of the package also every configuration, so that `dcpg sweep status` needs no such code.
+    """
+    found = {"schema": SCHEMA, "name": plan.name, "sweep": plan.source, "runs": [job.name for job in plan.jobs]}
+    if plan.plugins or any(job.own is not None for job in plan.jobs):
+        found["jobs"] = [{"label": job.label, "config": to_show(job.config)} for job in plan.jobs]
+    return found
 
 
 def read_plan(directory: SweepDirectory) -> Plan:
@@ -153,9 +165,25 @@ def read_plan(directory: SweepDirectory) -> Plan:
         raise BadInput(f"{directory.plan} cannot be read ({type(error).__name__}: {error}).") from None
     if not known:
         raise BadInput(f"{directory.plan} is not a sweep that this program knows.")
+    if "jobs" in plain:
+        return Plan(name, source, tuple(_recorded_jobs(plain["jobs"], runs, directory)))
+    if "envs" in source:  # would be imported to expand it
+        raise BadInput(
+            f"{directory.plan} names environments without their runs; start the sweep again to write it anew."
+        )
     plan = expand(name, source, directory.plan)
     if [job.name for job in plan.jobs] != runs:
         raise BadInput(
             f"{directory.plan} does not name the runs that it describes; start the sweep again to write it anew."
         )
     return plan
+
+
+def _recorded_jobs(plain: Any, names: Any, directory: SweepDirectory) -> Iterator[Job]:
+    """The runs of a sweep with code from outside, as they are written down; nothing is imported."""
+    try:
+        for name, job in zip(names, plain, strict=True):
+            config = parse_written(job["config"], directory.plan, code=False).config
+            yield Job(check_name(name), config, printable(job["label"]))
+    except (TypeError, KeyError, ValueError) as error:
+        raise BadInput(f"{directory.plan} cannot be read ({type(error).__name__}: {error}).") from None

@@ -213,7 +213,7 @@ def test_a_lost_index_and_lost_results(tmp_path: Path) -> None:
 
 def test_a_place_where_nothing_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match=r"cannot be written to .*choose another --out"):
+    with pytest.raises(BadInput, match=r"cannot be written to .*choose another out="):
         drive_once(tmp_path / "file" / "sweep")
 
 

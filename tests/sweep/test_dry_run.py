@@ -77,7 +77,7 @@ def test_cost_of_what_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     ]  # fmt: skip
     assert found.seconds == pytest.approx(640 / 100 + 512 / 200)
     assert found.seconds_side_by_side == pytest.approx(3.2)  # the longest cannot be divided
-    assert found.disk == sum(run_needs(job.config).disk for job in plan.jobs)
+    assert found.disk == sum(run_needs(job).disk for job in plan.jobs)
     text = "\n".join(describe(plan, tmp_path, found))
     assert "1 finished, 1 interrupted, 2 not begun (1 of these failed before" in text
     elsewhere = planned(set={"machine": {"device": "cuda:99"}})
@@ -94,4 +94,4 @@ def test_a_real_probe(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     assert sorted(tmp_path.iterdir()) == [file]
     runs = capacity(planned().jobs).runs
     assert f"{runs} side by side" in out
-    assert runs == max(1, min(available_cores(), int(free_memory() // run_needs(planned().jobs[1].config).memory)))
+    assert runs == max(1, min(available_cores(), int(free_memory() // run_needs(planned().jobs[1]).memory)))

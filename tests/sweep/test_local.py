@@ -20,8 +20,8 @@ from tests.sweep.fakes import NAMES, planned
 
 def test_how_many_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(methods=["ppo", "ddcpg"], preset="paper", steps=25_000_000)
-    most = max(run_needs(job.config).memory for job in plan.jobs)
-    assert most == run_needs(plan.jobs[1].config).memory > run_needs(plan.jobs[0].config).memory
+    most = max(run_needs(job).memory for job in plan.jobs)
+    assert most == run_needs(plan.jobs[1]).memory > run_needs(plan.jobs[0]).memory
     monkeypatch.setattr(local, "available_cores", lambda: 8)
     monkeypatch.setattr(local, "free_memory", lambda: 100 * most)
     assert capacity(plan.jobs).runs == 8

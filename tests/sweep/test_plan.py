@@ -16,7 +16,7 @@ from tests.sweep.fakes import TINY, planned
 
 
 def test_the_sweeps_that_come_with_the_package() -> None:
-    assert list(named_sweeps()) == ["ablations", "laptop", "regularisation", "stiffness", "table1"]
+    assert list(named_sweeps()) == ["ablations", "combinations", "laptop", "regularisation", "stiffness", "table1"]
     plans, sizes = {name: read(name) for name in named_sweeps()}, {}
     for name, plan in plans.items():
         sizes[name] = (len(plan.jobs), {job.config.steps for job in plan.jobs})
@@ -24,7 +24,7 @@ def test_the_sweeps_that_come_with_the_package() -> None:
         assert len({fingerprint(job.config.to_json()) for job in plan.jobs}) == len(plan.jobs)
     assert sizes == {
         "table1": (1120, {25_000_000}), "ablations": (960, {25_000_000}), "regularisation": (960, {25_000_000}),
-        "stiffness": (256, {8_000_000}), "laptop": (8, {65_536}),
+        "stiffness": (256, {8_000_000}), "laptop": (8, {65_536}), "combinations": (672, {25_000_000}),
     }  # fmt: skip
     methods = [{job.config.method for job in plans[name].jobs} for name in ("table1", "ablations", "regularisation")]
     assert [len(m) for m in methods] == [7, 6, 2]
@@ -100,7 +100,7 @@ def test_scalars_and_defaults() -> None:
         ({"methods": 3}, "methods must be names; got 3."),
         ({"methods": "own:thing"}, "Unknown method"),
         ({"games": "starpilto"}, "Unknown game 'starpilto'; did you mean 'starpilot'?"),
-        ({"games": "own:thing"}, "Unknown game"),
+        ({"games": "own:thing"}, "own:thing is none of Procgen's games"),
         ({"games": "../../etc"}, "Unknown game"),
         ({"seeds": []}, "seeds is empty."),
         ({"seeds": 0}, "seeds is 0"),
@@ -123,7 +123,10 @@ def test_scalars_and_defaults() -> None:
         ({"set": {"algorithm": {"gamma": "x"}}}, "algorithm.gamma must be a number; got 'x'."),
         ({"set": {"algorithm": {"gamma": float("nan")}}}, "algorithm.gamma must be a finite number"),
         ({"set": {"algorithm": {"N_pi": 4}}}, "ppo has no setting algorithm.N_pi; put it under"),
-        ({"set": {"levels": {"rho": 0.5}}}, "levels.rho has no effect while levels.sampler=uniform; add to [set]"),
+        (
+            {"set": {"levels": {"rho": 0.5}}},
+            "levels.rho has no effect while levels.sampler=uniform; it needs",
+        ),
         ({"set": {"seed": 1}}, "seed belongs at the top of a sweep, as seeds."),
         ({"grid": {"method": ["ppo"]}}, "method belongs at the top of a sweep, as methods."),
         ({"set": {"ppg": {"algorithm": {"gamma": 1}}}}, '[set."ppg"] is for a method that this sweep does not train.'),

@@ -16,6 +16,7 @@ from dcpg.config.schema import Config
 from dcpg.errors import BadInput, DcpgError
 from dcpg.machine.automatic import settled
 from dcpg.machine.needs import needs_of
+from dcpg.sweep.plan import Job
 from dcpg.sweep.ray.engine import RayEngine, _describe, _fits, _largest, _runs_on, demand
 
 
@@ -24,21 +25,25 @@ def config(device: str = "cpu", **machine: int) -> Config:
     return dataclasses.replace(whole, machine=dataclasses.replace(whole.machine, device=device, **machine))
 
 
+def job(device: str = "cpu") -> Job:
+    return Job("run", config(device), "ddcpg")
+
+
 def test_a_run_declares_its_cores_and_the_memory_that_it_may_need() -> None:
     spaces = known_spaces(config())
     assert spaces is not None
-    assert demand(config()) == {"num_cpus": 4, "memory": int(needs_of(config(), spaces).memory), "num_gpus": 0}
+    assert demand(job()) == {"num_cpus": 4, "memory": int(needs_of(config(), spaces).memory), "num_gpus": 0}
 
 
 def test_a_run_on_a_gpu_declares_it_even_if_the_driver_has_none() -> None:
-    found = demand(config("cuda"))
+    found = demand(job("cuda"))
     assert (found["num_cpus"], found["num_gpus"]) == (4, 1)
-    assert 1e9 < found["memory"] <= demand(config())["memory"]
+    assert 1e9 < found["memory"] <= demand(job())["memory"]
 
 
 def test_ray_and_not_the_user_chooses_the_gpu() -> None:
     with pytest.raises(BadInput, match="Ray gives each run its GPU; use cuda"):
-        demand(config("cuda:1"))
+        demand(job("cuda:1"))
 
 
 def test_how_many_runs_a_node_takes() -> None:

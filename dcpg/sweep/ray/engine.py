@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dcpg.config.schema import Config
 from dcpg.errors import BadInput, DcpgError, OutOfMemory, StorageFailed
 from dcpg.extras import need
 from dcpg.machine.automatic import settled
@@ -43,7 +42,7 @@ class RayEngine:
         self, root: Path, jobs: Sequence[Job], address: str | None, message: Callable[[str], None] = _print_message
     ) -> None:
         self.directory, self.message = SweepDirectory(root.absolute()), message
-        demands = {key: demand(job.config) for key, job in one_per_label(jobs).items()}
+        demands = {key: demand(job) for key, job in one_per_label(jobs).items()}
         self.demands = {job.name: demands[job.label, job.config.steps] for job in jobs}
         self._own_cluster = address is None
         need("ray", "--engine ray")
@@ -153,13 +152,13 @@ class RayEngine:
         self._resources.close()
 
 
-def demand(config: Config) -> dict[str, float]:
+def demand(job: Job) -> dict[str, float]:
     """What the task of a run declares to Ray."""
-    config = settled(config)
+    config = settled(job.config, job.spaces)
     device = config.machine.device
     if device not in ("cpu", "cuda"):
         raise BadInput(f"machine.device is {device!r}, but Ray gives each run its GPU; use cuda.")
-    memory = int(run_needs(config).memory)
+    memory = int(run_needs(job).memory)
     return {"num_cpus": config.machine.threads, "memory": memory, "num_gpus": int(device == "cuda")}
 
 
