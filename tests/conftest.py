@@ -5,8 +5,24 @@ from __future__ import annotations
 import pytest
 import torch
 
+from dcpg import text
+from dcpg.machine import estimate
+
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     """Small networks are fastest, and tests steadiest, on one thread."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def no_probe(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs do not time themselves before they start, but in the tests of that."""
+    if request.node.path.name not in ("test_display.py", "test_estimate.py"):
+        monkeypatch.setattr(estimate, "training", lambda config, spaces, rollouts: 1.0)
+
+
+@pytest.fixture(autouse=True)
+def called_from_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages name Python calls, whatever command an earlier test has run in this process."""
+    monkeypatch.setattr(text, "_typed_a_command", False)

@@ -35,9 +35,11 @@ FAMILIES = ("ppo", "ucb-drac", "plr", "daac", "ppg", "dcpg", "ddcpg")
 def each(names: Iterable[str]) -> list[Any]:
     """Parameters of a slow test: the paper's main methods at once, its ablations in the longer suite.
 
-    bfloat16 is there too: processors that do not have it take many times as long.
+    bfloat16 is there too: processors that do not have it take many times as long. So are stacked frames.
     """
-    soon = {name: name.split(",", maxsplit=1)[0] in FAMILIES and "bf16" not in name for name in names}
+    soon = {
+        name: name.split(",", maxsplit=1)[0] in FAMILIES and not ("bf16" in name or "stacked" in name) for name in names
+    }
     return [pytest.param(name, marks=() if now else pytest.mark.faults) for name, now in soon.items()]
 
 

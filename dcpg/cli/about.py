@@ -8,21 +8,26 @@ from typing import Annotated
 
 import typer
 
-from dcpg.cli.options import Json, MethodName, Preset, Set, app, parse_settings
+from dcpg.cli.options import Json, MethodName, Plugin, Preset, Set, app, load_plugins, parse_settings
 
 
 @app.command()
-def methods(as_json: Json = False) -> None:
-    """List the methods and what each optimises in which phase."""
+def methods(plugin: Plugin = None, as_json: Json = False) -> None:
+    """List the methods and what each optimises in which phase, those of plugins too."""
     from dcpg.config.explain import table
     from dcpg.core.evaluation import PAPER_GAMMA
+    from dcpg.methods.plugins import load_everything
 
+    load_plugins(plugin)
+    load_everything()
     rows = table()
     if as_json:
         print(json.dumps(rows, indent=2))
         return
     for row in rows:
         print(f"{row['name']:16s} {row['summary']}")
+        if row["plugin"]:
+            print(f"{'':16s}   from {row['plugin']}")
         for head, target in row["targets"].items():
             if target["gamma"] != PAPER_GAMMA:
                 print(f"{'':16s}   discount of {head}: {target['gamma']}")
@@ -34,7 +39,8 @@ def methods(as_json: Json = False) -> None:
             terms = " ".join([*(t for terms in line["before"].values() for t in terms), *line["terms"]])
             print(f"{'':16s}   policy phase, {line['epochs']} x tau: {terms}")
         for line in row["auxiliary_phase"]:
-            print(f"{'':16s}   every {row['N_pi']} rollouts, {line['epochs']} x B: {' '.join(line['terms'])}")
+            phases = row["N_pi"] if isinstance(row["N_pi"], int) else ", ".join(map(str, row["N_pi"])) + ", ..."
+            print(f"{'':16s}   every {phases} rollouts, {line['epochs']} x B: {' '.join(line['terms'])}")
 
 
 @app.command()
@@ -46,19 +52,23 @@ def games(as_json: Json = False) -> None:
 
 
 @app.command()
-def explain(method: MethodName, preset: Preset = "paper", settings: Set = None) -> None:
+def explain(method: MethodName, preset: Preset = "paper", settings: Set = None, plugin: Plugin = None) -> None:
     """Print Algorithm 1 filled in for a method: every line, term, equation, weight and source."""
     from dcpg.config.explain import explain as text
     from dcpg.config.resolve import resolve
 
+    load_plugins(plugin)
     print(text(resolve(method, "bigfish", preset=preset, settings=parse_settings(settings))))
 
 
 @app.command()
-def config(method: MethodName, preset: Preset = "paper", settings: Set = None, as_json: Json = False) -> None:
+def config(
+    method: MethodName, preset: Preset = "paper", settings: Set = None, plugin: Plugin = None, as_json: Json = False
+) -> None:
     """List every setting of a method: dotted name (for --set), value, and where the value comes from."""
     from dcpg.config.resolve import origins, resolve
 
+    load_plugins(plugin)
     given = parse_settings(settings)
     rows = origins(resolve(method, "bigfish", preset=preset, settings=given), given)
     rows = [row for row in rows if row[0] not in ("method", "game", "seed", "preset")]
@@ -88,6 +98,7 @@ def bench(
     ] = False,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N. (default: auto)")] = None,
     settings: Set = None,
+    plugin: Plugin = None,
     as_json: Json = False,
 ) -> None:
     """Measure what methods cost on this machine, at their true sizes, against its matrix-multiply rate.
@@ -100,6 +111,7 @@ def bench(
     from dcpg.tools.bench import DEFAULT_METHODS, shown
     from dcpg.tools.bench import bench as measure
 
+    load_plugins(plugin)
     given = parse_settings(settings) | ({"machine.device": device} if device is not None else {})
     found = measure(method or DEFAULT_METHODS, preset, given, memory)
     print(json.dumps(found) if as_json else shown(found))

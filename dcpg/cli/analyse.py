@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dcpg.cli.options import At, Directory, Json, app
+from dcpg.cli.options import At, Directory, Env, Json, Plugin, TestEnv, app, load_plugins
 
 
 class Analysis(StrEnum):
@@ -38,6 +38,9 @@ def analyse(
     ] = None,
     episodes: Annotated[int | None, typer.Option(help="levels: episodes per level. (default: 1)", min=1)] = None,
     at: At = None,
+    env: Env = None,
+    test_env: TestEnv = None,
+    plugin: Plugin = None,
     as_json: Json = False,
 ) -> None:
     """Analyse what a run has learnt, as in the paper.
@@ -51,8 +54,11 @@ def analyse(
     """
     from dcpg import api
 
-    quiet = {} if as_json else {"show": print}
-    result = api.analyse(directory, analysis.value, states=states, levels=levels, episodes=episodes, at=at, **quiet)
+    load_plugins(plugin)
+    result = api.analyse(
+        directory, analysis.value, states=states, levels=levels, episodes=episodes, at=at, env=env, test_env=test_env,
+        **({} if as_json else {"show": print}),
+    )  # fmt: skip
     if as_json:
         print(json.dumps(result))
         return

@@ -53,6 +53,45 @@ Set = Annotated[
 ]
 
 
+Plugin = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        metavar="FILE.py|MODULE",
+        help="A file or module with your own @method or @encoder declarations; may be given several times. "
+        "DCPG_PLUGINS and installed plugins are found without it.",
+    ),
+]
+
+
+Env = Annotated[
+    str | None,
+    typer.Option(
+        "--env",
+        metavar="ID|FILE.py:FUNCTION",
+        help="Your own environment: a Gymnasium id such as CartPole-v1, or a function (num_envs, seed) in a file or "
+        "module, such as maze.py:make or package.maze:make.",
+    ),
+]
+
+
+TestEnv = Annotated[
+    str | None,
+    typer.Option("--test-env", metavar="ID|FILE.py:FUNCTION", help="The same with levels that training never sees."),
+]
+
+
+EnvName = Annotated[str | None, typer.Option("--name", help="A name for your own environment. (default: from --env)")]
+
+
+def load_plugins(given: list[str] | None) -> None:
+    """Load the plugins that were given on the command line."""
+    if given:
+        from dcpg.methods.plugins import load_all
+
+        load_all(given)
+
+
 At = Annotated[
     int | None,
     typer.Option(help="Use the weights at this number of steps (a milestone; 0: untrained) instead of the newest."),

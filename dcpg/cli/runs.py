@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dcpg.cli.options import At, Directory, Json, app
+from dcpg.cli.options import At, Directory, Env, Json, Plugin, TestEnv, app, load_plugins
 
 
 @app.command("eval")
@@ -23,6 +23,9 @@ def evaluate(
     ] = None,
     greedy: Annotated[bool, typer.Option("--greedy", help="Take the most likely action instead of sampling.")] = False,
     at: At = None,
+    env: Env = None,
+    test_env: TestEnv = None,
+    plugin: Plugin = None,
     as_json: Json = False,
 ) -> None:
     """Evaluate a run's agent: its return, and the predicted and true value of initial states.
@@ -33,8 +36,11 @@ def evaluate(
     from dcpg.runs.evaluate import half_width
     from dcpg.storage.rows import SPLITS
 
-    quiet = {} if as_json else {"show": print}
-    result = api.evaluate(directory, levels=levels, episodes=episodes, greedy=greedy, at=at, **quiet)
+    load_plugins(plugin)
+    result = api.evaluate(
+        directory, levels=levels, episodes=episodes, greedy=greedy, at=at, env=env, test_env=test_env,
+        **({} if as_json else {"show": print}),
+    )  # fmt: skip
     if as_json:
         print(json.dumps(result))
         return
@@ -56,17 +62,23 @@ def record(
     ] = "test",
     at: At = None,
     out: Annotated[Path | None, typer.Option(help="FILE.mp4 or FILE.gif. (default: DIR/replay.mp4)")] = None,
+    env: Env = None,
+    test_env: TestEnv = None,
+    plugin: Plugin = None,
 ) -> None:
     """Record a video of a run's agent on up to nine levels side by side.
+
+    Your own environment must be able to draw itself (render_mode "rgb_array"); four episodes are shown.
 
     Beside each game, the video shows the return so far, the value estimate V(s) and its curve (in normalised rewards,
     as in training), and the policy with the action that was taken.
     """
     from dcpg import api
 
-    made = api.record(directory, levels=levels, at=at, out=out, show=print)
-    for level, value, length in zip(made.levels, made.returns, made.lengths, strict=True):
-        print(f"level {level}: return {value:g} in {length} steps")
+    load_plugins(plugin)
+    made = api.record(directory, levels=levels, at=at, out=out, env=env, test_env=test_env, show=print)
+    for i, (level, value, length) in enumerate(zip(made.levels, made.returns, made.lengths, strict=True), 1):
+        print(f"{f'level {level}' if level >= 0 else f'episode {i}'}: return {value:g} in {length} steps")
     print(f"Video: {made.video}")
 
 
@@ -75,8 +87,9 @@ def export(
     directory: Directory,
     out: Annotated[Path | None, typer.Option(help="The folder to write. (default: DIR/export)")] = None,
     at: At = None,
+    plugin: Plugin = None,
 ) -> None:
-    """Export a run's agent as a folder to publish: weights, configuration, model card and a video.
+    """Export a run's agent as a folder to publish: weights, configuration, model card and, on Procgen, a video.
 
     The layout is that of Hugging Face. `dcpg eval`, `dcpg record` and `dcpg.load` read the folder like a run.
     """
@@ -84,6 +97,7 @@ def export(
 
     from dcpg import api
 
+    load_plugins(plugin)
     folder = api.export(directory, out=out, at=at, show=print)
     print(f"Export: {folder}")
     print(f"To publish it, with Hugging Face's own client: hf upload USER/NAME {shlex.quote(str(folder))}")

@@ -6,16 +6,13 @@ import json
 import shlex
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from dcpg.cli.options import Json, Set, app, parse_settings
+from dcpg.cli.options import Env, EnvName, Json, Plugin, Set, TestEnv, app, load_plugins, parse_settings
 from dcpg.errors import BadInput
 from dcpg.torchrun import processes
-
-if TYPE_CHECKING:
-    pass
 
 
 class EngineName(StrEnum):
@@ -31,8 +28,8 @@ def sweep(
         list[str],
         typer.Argument(
             metavar="FILE.toml|NAME | status DIR",
-            help="The file of a sweep, or one of table1, ablations, regularisation, stiffness, laptop; or `status` and "
-            "the directory of a sweep.",
+            help="The file of a sweep, or one of table1, ablations, regularisation, stiffness, combinations, laptop; "
+            "or `status` and the directory of a sweep.",
         ),
     ],
     engine: Annotated[
@@ -47,10 +44,14 @@ def sweep(
         bool, typer.Option("--dry-run", help="Only print what the sweep would take, and what exists already.")
     ] = False,
     settings: Set = None,
+    env: Env = None,
+    test_env: TestEnv = None,
+    name: EnvName = None,
+    plugin: Plugin = None,
     retry: Annotated[bool, typer.Option("--retry", help="Also retry the runs that were given up.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Train many runs: methods x games x seeds x settings, from a small file.
+    """Train many runs: methods x games or environments x seeds x settings, from a small file.
 
     A sweep can be stopped (Ctrl-C), killed and started again at any time: finished runs are never repeated, and the
     others continue exactly where they were. A run that fails three times without progress is given up; the rest
@@ -76,16 +77,17 @@ def sweep(
     from dcpg.sweep.dry_run import describe, estimate_sweep
     from dcpg.sweep.plan import read
 
+    load_plugins(plugin)
     options = parse_settings(settings)
     if dry_run:
-        plan = read(given[0], options)
+        plan = read(given[0], options, {"env": env, "test_env": test_env, "name": name})
         root = out if out is not None else Path("sweeps") / plan.name
         for line in describe(plan, root, estimate_sweep(plan, root)):
             print(line)
         return
     done = api.sweep(
         given[0], out=out, engine=engine.value, address=address, settings=options, retry=retry,
-        observer=SweepDisplay(Console()),
+        env=env, test_env=test_env, name=name, observer=SweepDisplay(Console()),
     )  # fmt: skip
     print(f"All {len(done.view.runs)} runs are done, in {done.directory}.")
     print(f"Next: dcpg report {shlex.quote(str(done.directory))}")

@@ -6,10 +6,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dcpg.cli.display import Display
 from dcpg.sweep.plan import Plan
 from dcpg.sweep.view import RunView, SweepView, format_return, steps_of
 from dcpg.text import duration
+from dcpg.training.display import Display
 
 SHOWN = 8  # rows of running runs, of failed runs and of games
 BEST = 3  # labels per game

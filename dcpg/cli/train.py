@@ -7,18 +7,32 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcpg.cli.options import Directory, MethodName, Preset, Set, app, parse_settings
-from dcpg.errors import BadInput
+from dcpg.cli.options import (
+    Directory,
+    Env,
+    EnvName,
+    MethodName,
+    Plugin,
+    Preset,
+    Set,
+    TestEnv,
+    app,
+    load_plugins,
+    parse_settings,
+)
 from dcpg.torchrun import is_first
 
 if TYPE_CHECKING:
-    from dcpg.training.start import Run
+    from dcpg.api import Run
 
 
 @app.command()
 def train(
     method: MethodName,
-    game: Annotated[str, typer.Option(help="A Procgen game; `dcpg games` lists them.")],
+    game: Annotated[str | None, typer.Option(help="A Procgen game; `dcpg games` lists them.")] = None,
+    env: Env = None,
+    test_env: TestEnv = None,
+    name: EnvName = None,
     steps: Annotated[
         int | None, typer.Option(help="Environment steps, floored to whole rollouts. (default: the preset's)")
     ] = None,
@@ -39,24 +53,33 @@ def train(
         Path | None, typer.Option(help="Start from the weights of another run's newest checkpoint.")
     ] = None,
     settings: Set = None,
+    plugin: Plugin = None,
 ) -> None:
-    """Train a method on a game.
+    """Train a method on a Procgen game or on your own environment.
 
-    Trains on 200 levels, evaluates on them and on unseen levels, and can be stopped (Ctrl-C) and resumed exactly.
+    On Procgen it trains on 200 levels and evaluates on them and on unseen levels. A run can be stopped (Ctrl-C) and
+    resumed exactly.
 
-    Example:  dcpg train ddcpg --game starpilot --preset laptop --seed 1 --set algorithm.N_pi=16
+    Examples:
+
+    dcpg train ddcpg --game starpilot --preset laptop --seed 1 --set algorithm.N_pi=16
+
+    dcpg train mine --plugin mine.py --game coinrun --preset tiny
+
+    dcpg train ppo --env CartPole-v1 --preset tiny --steps 50000
     """
     from dcpg import api
-    from dcpg.cli.display import display
 
+    load_plugins(plugin)
     given = parse_settings(settings)
     options = {"machine.device": device, "machine.precision": precision, "machine.compile": compile_ or None}
     given |= {name: value for name, value in options.items() if value is not None}
     run = api.train(
-        method, game, preset=preset, steps=steps, seed=seed, out=out, init=init, settings=given, observer=display()
-    )
+        method, game, env=env, test_env=test_env, name=name, preset=preset, steps=steps, seed=seed, out=out, init=init,
+        settings=given,
+    )  # fmt: skip
     if is_first():
-        conclude(run)
+        conclude(run, plugin)
 
 
 @app.command()
@@ -65,28 +88,40 @@ def resume(
     steps: Annotated[
         int | None, typer.Option(help="Train to this number of steps in all, also past the run's end.")
     ] = None,
+    env: Env = None,
+    test_env: TestEnv = None,
+    plugin: Plugin = None,
 ) -> None:
-    """Go on exactly where a run stopped, as if it had never stopped."""
+    """Go on exactly where a run stopped, as if it had never stopped.
+
+    Your own methods and environments must be named again: nothing is imported because a run's files say so. Only a
+    Gymnasium id that is registered already is used again.
+    """
     from dcpg import api
-    from dcpg.cli.display import display
 
-    run = api.resume(directory, steps=steps, observer=display())
+    load_plugins(plugin)
+    run = api.resume(directory, steps=steps, env=env, test_env=test_env)
     if is_first():
-        conclude(run)
+        conclude(run, plugin)
 
 
-def conclude(run: Run) -> None:
+def conclude(run: Run, plugins: list[str] | None) -> None:
     """Print what came out of a run and where it is."""
-    from dcpg.runs.curves import curves
-    from dcpg.storage.rundir import RunDirectory
+    import shlex
 
     directory, summary = run.directory, run.summary
-    try:
-        picture = f"Curves: {curves(RunDirectory(directory))}   "
-    except (OSError, BadInput) as error:
-        picture = f"(curves.png was left out: {error})   "
+    picture = f"(curves.png was left out: {run.no_curves})" if run.no_curves else f"Curves: {directory / 'curves.png'}"
     asked = summary["steps_asked"]
     floored = "" if asked == summary["steps"] else f" ({asked:,} asked for, floored to whole rollouts)"
     print(f"Finished: {summary['steps']:,} steps{floored}.")
-    print(f"Return on training levels {summary['train_return']:.2f}, on unseen levels {summary['test_return']:.2f}.")
-    print(f"Run: {directory}   {picture}Next: dcpg record {directory}")
+    unseen = summary["test_return"]
+    print(
+        f"Return on training levels {summary['train_return']:.2f}"
+        + (f", on unseen levels {unseen:.2f}." if unseen is not None else ".")
+    )
+    words = ["dcpg", "record", str(directory)]
+    for option, value in (("--env", run.env), ("--test-env", run.test_env)):
+        words += [option, str(value)] if value is not None else []
+    words += [word for source in plugins or [] for word in ("--plugin", source)]
+    words += ["--levels", "train"] if unseen is None else []
+    print(f"Run: {directory}   {picture}   Next: {shlex.join(words)}")

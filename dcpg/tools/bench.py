@@ -15,6 +15,7 @@ from dcpg.config.resolve import resolve
 from dcpg.errors import DcpgError
 from dcpg.machine.automatic import settled
 from dcpg.machine.devices import cpu_name, device_of, has_bf16
+from dcpg.methods.plugins import load_sent, to_send
 from dcpg.tools.measurement import DTYPES, PARTS, Measurement
 
 DEFAULT_METHODS = ("ppo", "ppg", "dcpg", "ddcpg")
@@ -34,12 +35,14 @@ def bench(methods: Sequence[str], preset: str, settings: Mapping[str, Any], memo
     if "bf16" not in precisions:
         print("Only float32 is measured: this device does not compute bfloat16 natively.", file=sys.stderr)
     found: dict[str, Any] = {"machine": {}, "methods": {}}
-    for number, name in enumerate(methods, 1):
+    for number, (name, config) in enumerate(zip(methods, configs, strict=True), 1):
         figures: dict[str, Any] = {}
         for precision in precisions:
             print(f"Measuring {name} in {precision} ({number} of {len(methods)}) ...", file=sys.stderr)
             own = {**settings, "machine.precision": precision}
-            figures[precision] = _measured({"method": name, "preset": preset, "settings": own, "memory": memory})
+            asked_of = {"method": name, "preset": preset, "settings": own, "memory": memory}
+            plugins = to_send(name, config.network.encoder)
+            figures[precision] = _measured({**asked_of, "plugins": plugins})
             found["machine"] = figures[precision].pop("machine")
         found["methods"][name] = {**figures[asked], "precisions": figures}
     if not memory:
@@ -60,6 +63,7 @@ def _measured(asked: Mapping[str, Any]) -> dict[str, Any]:
 def main(asked: str) -> None:
     """`python -m dcpg.tools.bench {...}`: one method in one precision, as JSON."""
     a = json.loads(asked)
+    load_sent(a["plugins"])
     measurement = Measurement(resolve(a["method"], GAME, preset=a["preset"], settings=a["settings"]))
     result = measurement.memory() if a["memory"] else measurement.costs()
     device = measurement.device

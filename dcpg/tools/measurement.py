@@ -176,13 +176,14 @@ class Measurement:
 
     def collection(self) -> Iterator[Work]:
         """Acting, the environments, and what is computed once per rollout."""
-        (T, N), frames, actions = self.tau.actions.shape, self.tau.frames.numpy(), self.tau.actions.numpy()
+        (T, N), actions = self.tau.actions.shape, self.tau.actions.numpy()
+        frames = [self.tau.states(torch.arange(t * N, (t + 1) * N)).numpy() for t in range(min(T, ACTING_STEPS))]
         uniform = torch.rand(N, dtype=torch.float64)
 
         def act() -> None:
             self.stepping = 0.0
             for t in range(ACTING_STEPS):
-                log_policy, _ = self.actor(frames[t % T])
+                log_policy, _ = self.actor(frames[t % len(frames)])
                 sample_actions(log_policy, uniform)
                 self.stepping += seconds_of(partial(self.env.step, actions[t % T]))
             self.excluded += self.stepping
@@ -259,7 +260,7 @@ class Measurement:
 
     def memory(self) -> dict[str, float]:
         """Peak memory with B full of real frames, after two updates of every line, a checkpoint and an evaluation."""
-        for rollout in range(self.method.N_pi if self.method.auxiliary_phase else 0):
+        for rollout in range(self.method.length_of(0) if self.method.auxiliary_phase else 0):
             del self.tau, self.on_device  # as in a run, one rollout at a time is held
             self.tau = self.sample(rollout)
             self.on_device = self.tau.on(self.device)
@@ -308,4 +309,4 @@ def contiguous(encoder: Encoder) -> Encoder:
 
 def naive_features(encoder: Encoder, frames: Tensor) -> Tensor:
     """The encoder in plain PyTorch, all frames at once and in the default memory layout."""
-    return encoder.walk(frames, lambda layer, x: layer(x.contiguous()))
+    return encoder.walk(frames, lambda layer, x: layer(x.contiguous())) if encoder.walks else encoder(frames)

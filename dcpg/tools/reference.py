@@ -92,7 +92,7 @@ def case(name: str, device: torch.device) -> Numbers:
     config = case_config(name)
     method = config.declared()
     algorithm = case_algorithm(config, method, case_network(method).to(device), device)
-    for _ in range(len(AUGMENTATIONS) if method.augmented else method.N_pi):
+    for _ in range(len(AUGMENTATIONS) if method.augmented else method.length_of(0)):
         algorithm.rollout()
     assert isinstance(algorithm.stepper, Recorder)
     return algorithm.stepper.vectors

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from dcpg.cli import display
-from dcpg.cli.display import RunDisplay
 from dcpg.cli.sweep_display import SweepDisplay, picture
 from dcpg.config.resolve import resolve
 from dcpg.envs.base import Spaces
@@ -24,8 +22,11 @@ from dcpg.seeding import generator, key, rand_seed
 from dcpg.storage.rows import Evaluation, Metrics
 from dcpg.sweep.view import view_directory
 from dcpg.text import duration
+from dcpg.training import display
+from dcpg.training.display import RunDisplay
 from tests.sweep.fakes import drive_once, planned, split
 
+SPACES = Spaces((64, 64, 3), np.dtype(np.uint8), 15)
 ROW = Metrics(
     rollout=2, steps=256, episode_returns=[1.0, 3.0], episode_lengths=[5, 6], episode_levels=[0, 1],
     reward_variance=1.0, more={},
@@ -108,14 +109,14 @@ def test_what_a_run_will_take_is_announced(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(estimate, "training", lambda config, spaces, rollouts: rollouts * 10_000.0)
     config = resolve("ppo", "maze")
     console, text = shown(on_terminal=False)
-    RunDisplay(console).announce(config, Needs(memory=2e9, buffer=0.0, device=0.0, disk=1e9), 100)
+    RunDisplay(console).announce(config, SPACES, Needs(memory=2e9, buffer=0.0, device=0.0, disk=1e9), 100)
     assert text.getvalue().splitlines() == [
         "This run needs at most 2.0 GB of memory and 1.0 GB of disk.",
         "1,638,400 steps (100 rollouts of 16384) on this machine: about 11.6 days.",
-        "For a result in minutes: --preset laptop. This run can be stopped and resumed at any time.",
+        'For a result in minutes: preset="laptop". This run can be stopped and resumed at any time.',
     ]
     console, text = shown(on_terminal=False)
-    RunDisplay(console).announce(config, Needs(memory=2e9, buffer=0.0, device=0.0, disk=1e9), 0)
+    RunDisplay(console).announce(config, SPACES, Needs(memory=2e9, buffer=0.0, device=0.0, disk=1e9), 0)
     assert text.getvalue() == ""
 
 

@@ -439,7 +439,7 @@ def main(arguments: list[str]) -> None:
 # -- the warm interpreter
 
 PRELOADED = (
-    "dcpg.cli.display", "dcpg.machine.estimate", "dcpg.runs.curves", "dcpg.training.start", "dcpg.runs.agent",
+    "dcpg.training.display", "dcpg.machine.estimate", "dcpg.runs.curves", "dcpg.training.start", "dcpg.runs.agent",
     "dcpg.api", "torch._dynamo",
     "torch.utils.tensorboard", "matplotlib.pyplot", "matplotlib.backends.backend_agg",
 )  # fmt: skip

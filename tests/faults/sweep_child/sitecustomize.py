@@ -11,14 +11,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-if sys.orig_argv[1:3] == ["-m", "dcpg.sweep.child"] and "DCPG_SWEEP_FAULTS" in os.environ:
+if sys.orig_argv[-2:] == ["-m", "dcpg.sweep.child"] and "DCPG_SWEEP_FAULTS" in os.environ:
     import json
 
     from dcpg.training import start as launch
     from tests.faults import inject
 
     def with_faults(run: Any, place: int) -> Any:
-        def wrapped(*args: Any) -> Any:
+        def wrapped(*args: Any, **named: Any) -> Any:
             name = Path(args[place]).name
             folder = Path(os.environ["DCPG_SWEEP_FAULTS"])
             with open(folder / f"{name}.attempts", "a") as file:
@@ -26,7 +26,7 @@ if sys.orig_argv[1:3] == ["-m", "dcpg.sweep.child"] and "DCPG_SWEEP_FAULTS" in o
             attempt = len((folder / f"{name}.attempts").read_text().splitlines())
             faults = json.loads((folder / f"{name}.json").read_text()) if (folder / f"{name}.json").exists() else [""]
             inject.install(faults[min(attempt, len(faults)) - 1].split())
-            return run(*args)
+            return run(*args, **named)
 
         return wrapped
 
