@@ -38,8 +38,9 @@ class Corridor(gymnasium.vector.VectorEnv):
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
-    def __init__(self, num_envs: int, seed: int, first: int, last: int) -> None:
+    def __init__(self, num_envs: int, seed: int, first: int, last: int, render_mode: str | None) -> None:
         self.num_envs, self.first, self.last = num_envs, first, last  # levels first .. last - 1
+        self.render_mode = render_mode
         self.single_observation_space = gymnasium.spaces.Box(0, 255, (2 * ROWS, 2 * VIEW, 3), np.uint8)
         self.single_action_space = gymnasium.spaces.Discrete(3)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -89,6 +90,10 @@ class Corridor(gymnasium.vector.VectorEnv):
         small = self.colours[np.arange(self.num_envs)[:, None, None], kinds]
         return small.repeat(2, axis=1).repeat(2, axis=2)
 
+    def render(self) -> tuple[np.ndarray, ...]:
+        """A picture of each corridor, for videos."""
+        return tuple(self._pictures().repeat(8, axis=1).repeat(8, axis=2))
+
     # With these two methods, a stopped run continues exactly where it was.
 
     def get_state(self) -> list[bytes]:
@@ -105,14 +110,14 @@ class Corridor(gymnasium.vector.VectorEnv):
             self.gaps[n], self.colours[n] = level(int(self.levels[n]))
 
 
-def make(num_envs: int, seed: int) -> Corridor:
-    """Environments with the training levels."""
-    return Corridor(num_envs, seed, 0, TRAIN_LEVELS)
+def make(num_envs: int, seed: int, render_mode: str | None = None) -> Corridor:
+    """Environments with the training levels. A video is made with render_mode="rgb_array"."""
+    return Corridor(num_envs, seed, 0, TRAIN_LEVELS, render_mode)
 
 
-def make_test(num_envs: int, seed: int) -> Corridor:
+def make_test(num_envs: int, seed: int, render_mode: str | None = None) -> Corridor:
     """Environments with levels that are not used in training."""
-    return Corridor(num_envs, seed, TRAIN_LEVELS, LAST_LEVEL)
+    return Corridor(num_envs, seed, TRAIN_LEVELS, LAST_LEVEL, render_mode)
 
 
 SETTINGS = {

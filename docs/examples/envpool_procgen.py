@@ -18,7 +18,8 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 import dcpg
-from dcpg.envs.procgen import GAMES, averaged
+from dcpg.envs.base import averaged
+from dcpg.envs.procgen import GAMES
 from dcpg.methods import METHODS
 
 TRAIN_LEVELS = 200  # levels 0 .. 199 are for training, all above are unseen

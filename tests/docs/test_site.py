@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 
+import pytest
+
+import dcpg
+from dcpg import methods
 from tests.docs.pages import DOCS, PAGES, ROOT
 
 
@@ -53,12 +58,33 @@ def test_the_site_is_built_strictly_and_whole(tmp_path: Path) -> None:
     assert shown == {picture.name for picture in (DOCS / "images").iterdir()}
     assert sorted(path.name for path in site.rglob("*.py*")) == sorted(path.name for path in DOCS.glob("examples/*.py"))
 
+    shown = (site / "docs/api.html").read_text()
+    public = [f"dcpg.{name}" for name in dcpg.__all__]
+    public += [f"dcpg.methods.{name}" for name in methods.__all__ if not inspect.ismodule(getattr(methods, name))]
+    assert [name for name in public if f'id="{name}"' not in shown] == []
+    assert "Train a method on a Procgen game or on your own environment" in shown
+    assert "Environment steps, floored to whole rollouts" in shown
 
-def test_a_broken_link_stops_the_build(tmp_path: Path) -> None:
+
+def copied(tmp_path: Path) -> None:
     for name in ("zensical.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "CITATION.cff"):
         shutil.copy(ROOT / name, tmp_path)
-    for folder in ("docs", "examples"):
-        shutil.copytree(ROOT / folder, tmp_path / folder)
+    for folder in ("docs", "examples", "dcpg"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+@pytest.mark.faults
+def test_a_docstring_that_names_a_parameter_that_is_not_there_stops_the_build(tmp_path: Path) -> None:
+    copied(tmp_path)
+    api = tmp_path / "dcpg/api.py"
+    api.write_text(api.read_text().replace("        seed: Decides every", "        sede: Decides every"))
+    done = build(tmp_path, tmp_path / "site")
+    assert done.returncode == 1
+    assert "'sede' does not appear in the function signature" in done.stderr
+
+
+def test_a_broken_link_stops_the_build(tmp_path: Path) -> None:
+    copied(tmp_path)
     with (tmp_path / "docs" / "scale.md").open("a") as page:
         page.write("\n[no page](nowhere.md), [no heading](sweeps.md#nowhere)\n")
     done = build(tmp_path, tmp_path / "site")
