@@ -7,7 +7,9 @@ CPU, so no accelerator waits for them; nothing is pickled.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import importlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -36,15 +38,19 @@ class Ranks:
 
     @classmethod
     def join(cls, device: torch.device) -> Ranks:
-        """Join the process group; gradients use NCCL on CUDA devices and gloo on the CPU."""
+        """Join the process group until this process ends; gradients use NCCL on CUDA devices and gloo on the CPU."""
         if device.type == "cuda":
             torch.cuda.set_device(device)
         if not dist.is_initialized():
+            # Functions of this module take the group that exists when it is imported as a default value. Imported after
+            # the group was made (by torch.optim, say), they would keep it alive, and its threads, past _leave.
+            importlib.import_module("torch.distributed.nn")
             gradients = f",cuda:{dist.Backend.NCCL}" if device.type == "cuda" else ""
             try:
                 dist.init_process_group(f"cpu:gloo{gradients}", timeout=PATIENCE)
             except (RuntimeError, ValueError) as error:
                 raise BadInput(f"The processes of this run did not find each other ({error}); use torchrun.") from None
+            atexit.register(_leave)
         return cls(dist.get_rank(), dist.get_world_size())
 
     @property
@@ -126,6 +132,16 @@ class Ranks:
 
 
 ALONE = Ranks()
+
+
+def _leave() -> None:
+    """End the threads of the group while Python still runs.
+
+    A thread that is slow to let go of its last tensor would otherwise ask a finished interpreter for its lock, which
+    ends the process with SIGABRT after all work is done.
+    """
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 @contextlib.contextmanager

@@ -34,7 +34,13 @@ SETTINGS = {
 STEPS = 512
 
 SCRIPT = """
-import json, sys, dcpg
+import atexit, json, os, sys
+def at_the_end():  # registered first, so it runs last
+    threads = [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")]
+    with open(f"{sys.argv[1]}/threads-{os.environ['RANK']}.json", "w") as file:
+        json.dump(threads, file)
+atexit.register(at_the_end)
+import dcpg
 from dcpg.errors import BadInput, StorageFailed
 from dcpg.ranks import Ranks
 import torch
@@ -63,7 +69,6 @@ grid = torch.tensor([[1, 2], [3, 4]]) + 10 * ranks.rank
 columns = [ranks.columns(grid).tolist(), ranks.columns(grid % 2 == 0).tolist()]
 print(json.dumps(["columns", ranks.rank, *columns]), file=said)
 said.close()
-torch.distributed.destroy_process_group()
 """
 
 
@@ -130,6 +135,14 @@ def test_ranks_agree_gather_and_raise_together(two_ranks: tuple[Path, list[Any]]
             [[1, 2, 11, 12], [3, 4, 13, 14]],
             [[False, True, False, True], [False, True, False, True]],
         ]
+
+
+@pytest.mark.faults
+def test_ranks_end_the_threads_of_their_group_before_python_ends(two_ranks: tuple[Path, list[Any]]) -> None:
+    for rank in (0, 1):
+        threads = json.loads((two_ranks[0] / f"threads-{rank}.json").read_text())
+        assert threads
+        assert not [name for name in threads if "gloo" in name]
 
 
 @pytest.mark.faults
@@ -216,7 +229,7 @@ def test_torchrun_decides_shards_and_threads(monkeypatch: pytest.MonkeyPatch) ->
 
 
 LISTED = """
-import sys, dcpg, torch
+import sys, dcpg
 out = sys.argv[1]
 settings = {
     "env.num_envs": 4, "env.frame_size": 16, "network.channels": "2,4", "evaluation.episodes": 1,
@@ -226,7 +239,6 @@ run = dict(preset="tiny", seed=1, settings=settings)
 dcpg.train("ppo", "bossfight", steps=64 * 24, out=f"{out}/whole", **run)
 dcpg.train("ppo", "bossfight", steps=64 * 12, out=f"{out}/resumed", **run)
 dcpg.resume(f"{out}/resumed", steps=64 * 24)
-torch.distributed.destroy_process_group()
 """
 
 
