@@ -377,22 +377,28 @@ def analyse(
 
 
 def report(
-    *directories: Run | str | Path, out: str | Path = "report", names: Sequence[str] = (), ranges: str = "rliable"
+    *directories: Run | str | Path,
+    out: str | Path = "report",
+    names: Sequence[str] = (),
+    ranges: str = "rliable",
+    bands: bool = False,
 ) -> Report:
     """Write the paper's tables and figures, and a page, from runs.
 
     Args:
         directories: Runs, or folders with runs in them. Methods and environments of your own need not be loaded.
         out: The folder to write.
-        names: Only these tables and figures, such as "table1" or "figure4", and no page.
-        ranges: The lowest and highest returns of min-max normalised scores: of "rliable" or of the "procgen" paper.
+        names: Only these tables and figures, such as "table1", "figure4" or "claims", and no page.
+        ranges: The lowest and highest returns of min-max normalised scores in easy mode: of "rliable" or of the
+            "procgen" paper. Hard mode has its own.
+        bands: Show deviations over seeds in the figures of values too.
 
     Returns:
         The files that were written, and what was found on the way.
     """
     from dcpg.report.write import write_report
 
-    return write_report([_directory(run) for run in directories], Path(out), names, _ranges(ranges))
+    return write_report([_directory(run) for run in directories], Path(out), names, _ranges(ranges), bands=bands)
 
 
 def watch_report(

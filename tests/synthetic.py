@@ -44,8 +44,8 @@ class Run:
 
 
 def configuration(method: str, game: str, seed: int, *, threads: int = 2, **more: Any) -> Config:
-    """The configuration that `resolve` gives on a machine with this number of threads."""
-    settings = {"machine.threads": threads} | dict(more.pop("settings", {}))
+    """The configuration of a run on a machine with this number of threads, in float32."""
+    settings = {"machine.threads": threads, "machine.precision": "fp32"} | dict(more.pop("settings", {}))
     return resolve(method, game, seed=seed, settings=settings, **more)
 
 

@@ -33,6 +33,9 @@ def report(
         Ranges,
         typer.Option(help="Lowest and highest returns: of rliable, or of the Procgen paper (jumper, leaper)."),
     ] = Ranges.rliable,
+    bands: Annotated[
+        bool, typer.Option("--bands", help="Show deviations over seeds in the figures of values too.")
+    ] = False,
     watch: Annotated[
         bool, typer.Option("--watch", help="Serve the page on 127.0.0.1 and refresh it while runs are training.")
     ] = False,
@@ -56,7 +59,7 @@ def report(
     if not directories:
         raise BadInput("Name at least one run or folder of runs, for example: dcpg report runs table1")
     if not watch:
-        print_report(api.report(*directories, out=out, names=names, ranges=ranges.value), out)
+        print_report(api.report(*directories, out=out, names=names, ranges=ranges.value, bands=bands), out)
         return
     if names:
         raise BadInput("--watch shows the whole page; leave the names out.")
@@ -65,13 +68,17 @@ def report(
 
 def print_report(made: Report, out: Path) -> None:
     """Print what was written, what was left out and why, and what is missing."""
-    runs, setting = made.comparison.records, made.comparison.setting
-    finished = sum(record.finished for record in runs)
-    print(f"{len(runs)} runs ({setting.sentence()}): {finished} finished, {len(runs) - finished} unfinished.")
+    runs, finished = made.comparison.records, sum(record.finished for record in made.comparison.records)
+    count = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
+    print(f"{count} ({made.comparison.sentence()}): {finished} finished, {len(runs) - finished} unfinished.")
+    if made.comparison.caption:
+        print(made.comparison.caption)
     if made.tables:
         print(f"Tables: {', '.join(made.tables)}")
     if made.figures:
         print(f"Figures: {', '.join(made.figures)}")
+    for name, other in made.same.items():
+        print(f"note: {name} is left out: with these runs it is the same picture as {other}")
     for problem in made.problems:
         print(f"note: {problem.path}: {problem.text}")
     if made.version:

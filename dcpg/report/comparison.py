@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from dcpg.envs.procgen import GAMES
 from dcpg.methods import METHODS
-from dcpg.report.statistics import RANGES, Scores
+from dcpg.report.likeness import PAPERS_STIFFNESS_STEPS, STEPS, Difference, differences
+from dcpg.report.statistics import HARD_RANGES, RANGES, Scores
 from dcpg.runs.records import Problem, Record, Setting
 
 Array = NDArray[Any]
@@ -30,17 +31,54 @@ class Curve:
     seeds: Array  # [points]
 
 
+@dataclass(frozen=True)
+class Fair:
+    """Methods with a score, the games that it covers, and the games that other methods lack."""
+
+    methods: list[str]
+    games: list[str]
+    lacking: dict[str, list[str]]
+
+
 class Comparison:
     """Runs of one setting. Final returns are of finished runs only; curves are of all runs."""
 
     def __init__(
         self, records: list[Record], setting: Setting, ranges: Mapping[str, tuple[float, float]] = RANGES
     ) -> None:
-        self.setting, self.ranges = setting, ranges
+        self.setting = setting
+        # lowest and highest returns for min-max scores, of the mode that was played
+        self.ranges = HARD_RANGES if dict(setting.rest).get("env.mode") == "hard" else ranges
         self._memo: dict[Hashable, Any] = {}
         mine = [record for record in records if record.setting == setting]
         self.records = [record for record in mine if record.evaluations]
         self.waiting = [record for record in mine if not record.evaluations]  # for their first evaluation
+
+    @cached_property
+    def unlike(self) -> list[Difference]:
+        """What sets these runs apart from the paper's."""
+        return differences(self.records)
+
+    @property
+    def like_paper(self) -> bool:
+        """Whether the paper's numbers may stand beside these runs: all but steps and seeds is as in the paper."""
+        return bool(set(self.games) & set(GAMES)) and all(one.name == STEPS for one in self.unlike)
+
+    @property
+    def is_papers(self) -> bool:
+        """Whether these runs are as long as the paper's, too."""
+        return self.like_paper and not self.unlike
+
+    @property
+    def caption(self) -> str:
+        """What sets these runs apart, as a sentence; empty if nothing does, or on environments of your own alone."""
+        return _caption(self.unlike)
+
+    def sentence(self) -> str:
+        """The size of the runs; the number of training levels is known of Procgen's alone."""
+        if set(self.games) & set(GAMES):
+            return self.setting.sentence()
+        return f"{self.setting.steps:,} steps, preset {self.setting.preset}"
 
     @cached_property
     def labels(self) -> list[str]:
@@ -83,18 +121,20 @@ class Comparison:
         found = {game: self.finals(label, game, split) for game in (self.games if games is None else games)}
         return {game: values for game, values in found.items() if len(values)}
 
-    def fair(self, labels: list[str], split: str, games: list[str]) -> tuple[list[str], list[str], list[str]]:
-        """Methods and games of a fair comparison, and the methods that are left out of it.
+    def fair(self, labels: list[str], split: str, games: list[str]) -> Fair:
+        """The methods that can have a score over games, and the games that it covers.
 
-        The games are those of `games` on which more than half of the methods have finished. A method without a
-        finished run on one of them is left out, so that the first run of one more method does not take games away
-        from the others.
+        A score covers every game of `games` on which one of the methods has finished a run. A method without a
+        finished run on one of them gets no score: nobody gains by a game that is left out.
         """
         finished = {label: {g for g in games if len(self.finals(label, g, split))} for label in labels}
-        finished = {label: done for label, done in finished.items() if done}
-        shared = [g for g in games if 2 * sum(g in done for done in finished.values()) > len(finished)]
-        kept = [label for label, done in finished.items() if shared and set(shared) <= done]
-        return kept, shared if kept else [], [label for label in finished if label not in kept]
+        covered = [g for g in games if any(g in done for done in finished.values())]
+        lacking = {label: [g for g in covered if g not in done] for label, done in finished.items() if done}
+        return Fair(
+            [label for label, games in lacking.items() if not games],
+            covered,
+            {label: games for label, games in lacking.items() if games},
+        )
 
     def curve(self, label: str, game: str, split: str, quantity: str = "mean") -> Curve | None:
         """A quantity of evaluations (a field of `Split`) over training."""
@@ -109,6 +149,10 @@ class Comparison:
             return curve_of(points)
 
         return self.once(("curve", label, game, split, quantity), compute)
+
+
+def _caption(unlike: list[Difference]) -> str:
+    return f"Unlike the paper's: {', '.join(map(str, unlike))}." if unlike else ""
 
 
 def curve_of(points: dict[int, list[float]]) -> Curve | None:
@@ -126,16 +170,24 @@ def curve_of(points: dict[int, list[float]]) -> Curve | None:
 
 
 def compare(
-    records: list[Record], problems: list[Problem], ranges: Mapping[str, tuple[float, float]] = RANGES
+    records: list[Record],
+    problems: list[Problem],
+    ranges: Mapping[str, tuple[float, float]] = RANGES,
+    used: Iterable[Record] = (),
 ) -> Comparison:
-    """The runs of the setting that most runs have (of equals, the longer one); other runs are noted as problems."""
+    """The runs of the setting that most runs have (of equals, the longer one).
+
+    Other runs are noted as problems, except those that are used elsewhere, such as in the stiffness figures.
+    """
+    elsewhere = {id(record) for record in used}
     counts = Counter(record.setting for record in records if record.evaluations)
     if not counts:
         return Comparison([], records[0].setting, ranges)
     setting = max(counts, key=lambda s: (counts[s], s.steps))
-    for other, count in counts.items():
-        if other != setting:
-            paths = [record.path for record in records if record.setting == other and record.evaluations]
+    for other in counts:
+        paths = [r.path for r in records if r.setting == other and r.evaluations and id(r) not in elsewhere]
+        if other != setting and paths:
+            count = len(paths)
             problems.append(
                 Problem(
                     paths[0].parent if count > 1 else paths[0],
@@ -236,6 +288,12 @@ class StiffnessRuns:
                 mean = float(np.mean([getattr(measured, quantity) for measured in record.stiffness]))
                 points.setdefault(record.setting.level_count, []).append(mean)
         return curve_of(points)
+
+    @property
+    def caption(self) -> str:
+        """What sets these runs apart from the paper's, as a sentence; the number of levels is what is measured."""
+        unlike = differences(self.records, PAPERS_STIFFNESS_STEPS)
+        return _caption([one for one in unlike if one.name not in ("levels.count", "levels.seeds")])
 
     def sentence(self) -> str:
         seeds = len({r.config.seed for r in self.records})

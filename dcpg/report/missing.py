@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +12,18 @@ from dcpg.config.command import train_command
 from dcpg.config.resolve import resolve
 from dcpg.config.schema import OWN, Config
 from dcpg.config.written import Recorded
+from dcpg.envs.procgen import GAMES
 from dcpg.errors import BadInput
 from dcpg.methods import METHODS
+from dcpg.report import paper
 from dcpg.report.comparison import Comparison, StiffnessRuns
+from dcpg.report.likeness import PAPERS_STIFFNESS_STEPS
+from dcpg.report.measures import LEVEL_COUNTS
 from dcpg.report.paper import method_title
 from dcpg.report.tables import METHODS_OF_TABLES
 from dcpg.runs.records import Record, setting_today
 from dcpg.settings import dotted
 
-LEVEL_COUNTS = (1, 2, 5, 10, 20, 50, 100, 200)  # paper, Appendix A
 OF_THE_SETTING = (
     "rollout_length", "env.", "levels.start", "levels.count", "levels.seeds", "network.channels", "network.features",
     "network.discriminator", "evaluation.", "machine.",
@@ -38,6 +42,7 @@ def missing(comparison: Comparison, measured: StiffnessRuns) -> list[Missing]:
     """Everything that is missing, the most useful first."""
     found = [_unfinished(comparison), _holes(comparison), _ppo(comparison), *_tables(comparison)]
     found += [_ood_actions(comparison), _levels(comparison), _videos(comparison), _stiffness(comparison, measured)]
+    found += [_rest_of_the_paper(comparison)]
     return [entry for entry in found if entry is not None and entry.commands]
 
 
@@ -49,8 +54,26 @@ def _unfinished(comparison: Comparison) -> Missing:
 
 def _holes(comparison: Comparison) -> Missing:
     """Runs of the grid of methods, games and seeds that the other runs span."""
-    seeds = _seeds(comparison)
-    cells = len(comparison.games) * len(seeds)
+    commands = _grid(comparison, _procgen(comparison), _seeds(comparison))
+    total = len(comparison.labels) * len(comparison.games) * len(_seeds(comparison))
+    return Missing(f"{len(commands)} of {total} runs of the grid that the others span", commands)
+
+
+def _rest_of_the_paper(comparison: Comparison) -> Missing | None:
+    """The paper's games and seeds that no run has."""
+    have, seeds = _procgen(comparison), _seeds(comparison)
+    more = sorted({*seeds, *range(paper.SEEDS)})
+    if not have or (len(have) == len(GAMES) and more == seeds):
+        return None
+    spanned = set(_grid(comparison, have, seeds))
+    commands = [line for line in _grid(comparison, list(GAMES), more) if line not in spanned]
+    what = f"The paper's {len(GAMES)} games and {paper.SEEDS} seeds; these runs have {len(have)} and {len(seeds)}"
+    return Missing(what, commands)
+
+
+def _grid(comparison: Comparison, games: list[str], seeds: list[int]) -> list[str]:
+    """The commands for runs of these games and seeds that are not there, for every method and established variant."""
+    cells = len(comparison.games) * len(_seeds(comparison))
     commands = []
     for label in comparison.labels:
         runs = [record for record in (*comparison.records, *comparison.waiting) if record.label == label]
@@ -60,13 +83,21 @@ def _holes(comparison: Comparison) -> Missing:
             continue  # from a plugin, or the preset has changed since: a new run would not be comparable
         have = {(record.game, record.config.seed) for record in runs}
         commands += [
-            train_command(dataclasses.replace(runs[0].config, game=game, seed=seed), plugins=runs[0].written.plugins)
-            for game in _procgen(comparison)
+            train_command(
+                dataclasses.replace(runs[0].config, game=game, seed=seed),
+                None if label == runs[0].config.method else Path("runs") / f"{game}-{_slug(label)}-{seed}",
+                plugins=runs[0].written.plugins,
+            )
+            for game in games
             for seed in seeds
             if (game, seed) not in have
         ]
-    total = len(comparison.labels) * cells
-    return Missing(f"{len(commands)} of {total} runs of the grid that the others span", commands)
+    return commands
+
+
+def _slug(label: str) -> str:
+    """A variant as part of a directory's name, so that it does not take that of its method."""
+    return re.sub(r"[^A-Za-z0-9_.+=-]+", "-", label).strip("-")
 
 
 def _ppo(comparison: Comparison) -> Missing | None:
@@ -130,6 +161,8 @@ def _stiffness(comparison: Comparison, measured: StiffnessRuns) -> Missing | Non
         for game in _procgen(comparison):
             for m in ("ppg", "dcpg"):
                 config = other_method(template, m, game, 0)
+                if comparison.like_paper and not measured.records:
+                    config = dataclasses.replace(config, steps=PAPERS_STIFFNESS_STEPS)
                 for n in LEVEL_COUNTS:
                     if (m, game, n) not in have:
                         levels = dataclasses.replace(config.levels, count=n, seeds=())

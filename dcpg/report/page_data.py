@@ -10,14 +10,17 @@ import numpy as np
 from dcpg.config.command import written as as_text
 from dcpg.config.explain import explain
 from dcpg.report import paper
+from dcpg.report.claims import NOTE, Answer
 from dcpg.report.comparison import Comparison, Curve, StiffnessRuns
 from dcpg.report.figures import colour
 from dcpg.report.level_map import level_map
+from dcpg.report.likeness import STEPS, differences
 from dcpg.report.missing import Missing
 from dcpg.report.paper import game_title, method_title
 from dcpg.report.scores import (
     aggregates,
     improvement,
+    lacking,
     named,
     normalised_scores,
     papers_aggregate,
@@ -26,8 +29,8 @@ from dcpg.report.scores import (
     sample_efficiency,
 )
 from dcpg.report.statistics import Band, Interval
-from dcpg.report.tables import Table
-from dcpg.runs.records import STIFFNESS, Problem, Record, papers_setting
+from dcpg.report.tables import Table, seeds_of
+from dcpg.runs.records import STIFFNESS, Problem, Record
 from dcpg.settings import dotted
 from dcpg.storage.files import read_regular
 from dcpg.storage.rows import SPLITS
@@ -48,6 +51,8 @@ def page_data(
     measured: StiffnessRuns,
     tables: list[Table],
     figures: list[str],
+    same: dict[str, str],
+    claims: list[Answer],
     missing: list[Missing],
     problems: list[Problem],
 ) -> dict[str, Any]:
@@ -56,8 +61,10 @@ def page_data(
     finished = sum(record.finished for record in comparison.records)
     videos = _videos(comparison, problems)
     return {
-        "setting": comparison.setting.sentence(),
-        "paper_size": comparison.setting.is_paper_size,
+        "setting": comparison.sentence(),
+        "caption": comparison.caption,
+        "like_paper": comparison.like_paper,
+        "is_papers": comparison.is_papers,
         "runs": {"finished": finished, "unfinished": len(comparison.records) - finished, "problems": len(problems)},
         "methods": [{"label": m, "title": method_title(m), "colour": colour(m)} for m in labels],
         "games": [{"id": game, "title": game_title(game)} for game in games],
@@ -72,6 +79,20 @@ def page_data(
         "yardstick": _yardstick(records),
         "tables": [_table(table) for table in tables],
         "figures": figures,
+        "same": same,
+        "claims_note": NOTE,
+        "claims": [
+            {
+                "says": a.claim.says,
+                "where": a.claim.where,
+                "paper": a.claim.paper,
+                "here": a.here,
+                "seeds": a.seeds,
+                "verdict": a.verdict,
+                "note": a.note,
+            }
+            for a in claims
+        ],
         "videos": videos,
         "algorithms": {label: _explained(_first(comparison, label)) for label in labels},
         "configuration": _configuration(comparison),
@@ -118,21 +139,28 @@ def _headline(comparison: Comparison) -> dict[str, Any]:
             m: {
                 **_interval(s),
                 "std": s.std,
-                "paper": p.mean if (p := papers_score(split, m, normalised.games)) else None,
+                "seeds": seeds_of(comparison, m, normalised.games, split),
+                "paper": p.mean if (p := papers_score(comparison, split, m, normalised.games)) else None,
             }
             for m, s in normalised.scores.items()
         }
-    metrics, games, left = aggregates(comparison, labels)
+    metrics, fair = aggregates(comparison, labels)
     found["minmax"] = {
         m: {
-            name: {**_interval(v), "paper": papers_aggregate(comparison, m, name, games)}
+            name: {
+                **_interval(v),
+                "seeds": seeds_of(comparison, m, fair.games, "test"),
+                "paper": papers_aggregate(comparison, m, name, fair.games),
+            }
             for name, v in of_method.items()
         }
         for m, of_method in metrics.items()
     }
-    found["shared"] = [f"Over {named(games)}."] if games else []
-    if left:
-        found["shared"].append(f"Without a finished run on all of these games: {', '.join(map(method_title, left))}.")
+    found["shared"] = [f"Over {named(fair.games)}.", *lacking(fair)] if fair.games else []
+    if comparison.like_paper:
+        found["shared"].append(
+            "The paper prints means of games only: its IQM and optimality gap are those of its games' means."
+        )
     return found
 
 
@@ -192,15 +220,24 @@ def _stiffness(comparison: Comparison, measured: StiffnessRuns) -> dict[str, Any
             about = {"label": label, "title": method_title(label), "colour": colour(label), "game": game}
             shown = {name: _mean_std(c) for name, c in curves.items() if c is not None}
             levels.append(about | {"x": first.steps.tolist()} | shown)
-    return {"training": training, "levels": levels, "sentence": measured.sentence() if measured.records else ""}
+    return {
+        "training": training, "levels": levels, "sentence": measured.sentence() if measured.records else "",
+        "caption": measured.caption,
+    }  # fmt: skip
 
 
 def _yardstick(records: list[Record]) -> list[dict[str, Any]]:
-    """PPO runs of the paper's sizes and of any length, against published PPO returns."""
+    """PPO runs of the paper's setting and of any length, against published PPO returns.
+
+    Precision and pictures may differ and are named.
+    """
     rows = []
     for record in records:
         band = paper.ppo_band().get(record.config.game)
-        if record.label != "ppo" or band is None or not record.evaluations or not _paper_sizes(record):
+        if record.label != "ppo" or band is None or not record.evaluations:
+            continue
+        unlike = [one for one in differences([record]) if one.name != STEPS]
+        if any(one.name not in ("machine.precision", "pictures") for one in unlike):
             continue
         steps = [evaluation.steps for evaluation in record.evaluations]
         points = []
@@ -213,13 +250,9 @@ def _yardstick(records: list[Record]) -> list[dict[str, Any]]:
             }
             points.append({"steps": int(at), "published": {"train": float(train), "test": float(test)}, "own": own})
         if points:
-            rows.append({"game": game_title(record.config.game), "seed": record.config.seed, "points": points})
+            about = {"game": game_title(record.config.game), "seed": record.config.seed}
+            rows.append(about | {"points": points, "unlike": ", ".join(map(str, unlike))})
     return rows
-
-
-def _paper_sizes(record: Record) -> bool:
-    usual = papers_setting()
-    return (record.setting.levels, record.setting.rest) == (usual.levels, usual.rest)
 
 
 def _table(table: Table) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dcpg.envs.procgen import GAMES
 from dcpg.errors import BadInput
 from dcpg.report import paper
-from dcpg.report.comparison import Comparison
+from dcpg.report.comparison import Comparison, Fair
 from dcpg.report.paper import Printed, game_title, method_title
 from dcpg.report.statistics import (
     METRICS,
@@ -51,35 +51,43 @@ class Normalised:
 
 
 def denominators(comparison: Comparison, split: str) -> Denominators | None:
-    """PPO's returns in this comparison; without any, the paper's, if the runs are of the paper's size."""
+    """PPO's returns in this comparison; without any, the paper's, if the runs are as the paper's."""
     own = comparison.scores("ppo", split)
     if own:
         return Denominators(own, "these PPO runs")
-    if comparison.setting.is_paper_size:
+    if comparison.is_papers:
         return Denominators(paper.paper_results(split, "ppo"), "the paper's PPO")
     return None
 
 
 def normalised_scores(comparison: Comparison, labels: list[str], split: str) -> Normalised:
-    """Each method's score over the games of a fair comparison on which PPO has finished too."""
+    """Each method's score, over every game on which one of them or PPO has finished."""
     found = denominators(comparison, split)
     if found is None:
         return Normalised({}, [], [f"No {SCORE}: there is no finished PPO run of the same setting to divide by."])
-    kept, games, left = comparison.fair(labels, split, [game for game in comparison.games if game in found.ppo])
-    if not games:
-        return Normalised({}, [], [f"No {SCORE}: there is no game on which PPO and these methods have finished."])
-    scores = {}
+    fair = comparison.fair(list(dict.fromkeys([*labels, "ppo"])), split, comparison.games)
+    without = [game for game in fair.games if game not in found.ppo]
+    if without:
+        return Normalised({}, [], [f"No {SCORE}: PPO has no finished run on {named(without)} to divide by."])
+    scores, games = {}, fair.games
     try:
-        for label in kept:
-            compute = partial(ppo_normalised_score, comparison.scores(label, split, games), found.ppo)
-            score = comparison.once(("normalised", label, split, *games), compute)
-            scores[label] = score if _same_seeds(comparison, label, games) else replace(score, std=None)
+        for label in fair.methods:
+            if label in labels:
+                compute = partial(ppo_normalised_score, comparison.scores(label, split, games), found.ppo)
+                score = comparison.once(("normalised", label, split, *games), compute)
+                scores[label] = score if _same_seeds(comparison, label, games) else replace(score, std=None)
     except BadInput as error:
         return Normalised({}, [], [f"No {SCORE}: {error}"])
     notes = [f"{SCORE} over {named(games)}, divided by {found.source} ({SPLITS[split]})."]
-    if left:
-        notes.append(f"Without a finished run on all of these games: {', '.join(map(method_title, left))}.")
-    return Normalised(scores, games, notes)
+    return Normalised(scores, games, notes + lacking(fair))
+
+
+def lacking(fair: Fair) -> list[str]:
+    """A sentence about the methods that get no score, if there are any."""
+    if not fair.lacking:
+        return []
+    each = [f"{method_title(label)} ({named(games)})" for label, games in fair.lacking.items()]
+    return [f"Without a score, because a finished run is missing: {', '.join(each)}."]
 
 
 def named(games: list[str]) -> str:
@@ -92,8 +100,13 @@ def _same_seeds(comparison: Comparison, label: str, games: list[str]) -> bool:
     return len(sets) == 1
 
 
-def papers_score(split: str, label: str, games: list[str]) -> Printed | None:
-    """The paper's score: as printed for all games, or from the mean returns that it prints for some of them."""
+def papers_score(comparison: Comparison, split: str, label: str, games: list[str]) -> Printed | None:
+    """The paper's score: as printed for all games, or from the mean returns that it prints for some of them.
+
+    None if these runs are not like the paper's.
+    """
+    if not comparison.like_paper:
+        return None
     if set(games) == set(GAMES):
         return paper.printed().get((split, "ppo_normalised_score", "all", label))
     own, ppo = _printed_means(split, label, games), _printed_means(split, "ppo", games)
@@ -106,26 +119,38 @@ def _printed_means(split: str, label: str, games: list[str]) -> Scores:
     return {g: np.array([m]) for g, m in found.items()} if len(found) == len(games) else {}
 
 
-def aggregates(
-    comparison: Comparison, labels: list[str]
-) -> tuple[dict[str, dict[str, Interval]], list[str], list[str]]:
-    """Metrics of min-max normalised returns on unseen levels by method; the games; the methods left out."""
-    kept, games, left = comparison.fair(labels, "test", [g for g in comparison.games if g in GAMES])
+def aggregates(comparison: Comparison, labels: list[str]) -> tuple[dict[str, dict[str, Interval]], Fair]:
+    """Metrics of min-max normalised returns on unseen levels by method, and what they cover."""
+    fair = _min_max_fair(comparison, labels)
 
     def compute(label: str) -> dict[str, Interval]:
-        scores = min_max(comparison.scores(label, "test", games), comparison.ranges)
+        scores = min_max(comparison.scores(label, "test", fair.games), comparison.ranges)
         return {name: interval(metric, scores) for name, metric in METRICS.items()}
 
-    found = {label: comparison.once(("aggregates", label, *games), partial(compute, label)) for label in kept}
-    return found, games, left
+    return {
+        label: comparison.once(("aggregates", label, *fair.games), partial(compute, label)) for label in fair.methods
+    }, fair
+
+
+def _min_max_fair(comparison: Comparison, labels: list[str]) -> Fair:
+    return comparison.fair(labels, "test", [g for g in comparison.games if g in comparison.ranges])
 
 
 def papers_aggregate(comparison: Comparison, label: str, metric: str, games: list[str]) -> float | None:
-    """From the mean returns that the paper prints; IQM and optimality gap need single runs, which it does not print."""
-    means = _printed_means("test", label, games)
-    if metric not in ("mean", "median") or not means:
+    """From the mean returns that the paper prints; None if these runs are not like the paper's.
+
+    The paper prints no single runs: IQM and optimality gap are those of the means of its games.
+    """
+    means = _printed_means("test", label, games) if comparison.like_paper else {}
+    if not means:
         return None
     return float(METRICS[metric](min_max(means, comparison.ranges)))
+
+
+def wrong_actions(comparison: Comparison, label: str, game: str) -> list[dict[str, Any]]:
+    """The analyses of wrong actions at the end of finished runs, one per seed."""
+    runs = [r for r in comparison.runs(label, game) if r.finished and "ood-actions" in r.analyses]
+    return [r.analyses["ood-actions"] for r in runs if r.analyses["ood-actions"]["steps"] >= r.setting.steps]
 
 
 def improvement(comparison: Comparison, label: str, over: str) -> Interval | None:
@@ -145,12 +170,16 @@ def improvement(comparison: Comparison, label: str, over: str) -> Interval | Non
 
 
 def profiles(comparison: Comparison, labels: list[str]) -> tuple[NDArray[Any], dict[str, Band]]:
-    """Thresholds of the min-max normalised return, and the share of each method's runs above them."""
-    kept, games, _ = comparison.fair(labels, "test", [g for g in comparison.games if g in GAMES])
-    if not kept:
-        return np.empty(0), {}
+    """Thresholds of the min-max normalised return, and the share of each method's runs above them.
+
+    Empty with fewer than two different returns: there is nothing to see then.
+    """
+    fair = _min_max_fair(comparison, labels)
+    kept, games = fair.methods, fair.games
     scores = {label: min_max(comparison.scores(label, "test", games), comparison.ranges) for label in kept}
-    every = np.concatenate([s for of_label in scores.values() for s in of_label.values()])
+    every = np.concatenate([np.empty(0), *(s for of_label in scores.values() for s in of_label.values())])
+    if len(set(every)) < 2:
+        return np.empty(0), {}
     taus = np.linspace(every.min(), every.max(), 51)
     return taus, {
         label: comparison.once(("profile", label, *kept, *games), partial(profile_band, scores[label], taus))
@@ -159,13 +188,18 @@ def profiles(comparison: Comparison, labels: list[str]) -> tuple[NDArray[Any], d
 
 
 def sample_efficiency(comparison: Comparison, labels: list[str]) -> dict[str, tuple[NDArray[Any], Band]]:
-    """Method -> steps at which every finished run was evaluated, and IQM of min-max normalised returns there."""
-    kept, games, _ = comparison.fair(labels, "test", [g for g in comparison.games if g in GAMES])
-    found = {}
-    for label in kept:
+    """Method -> steps at which every finished run was evaluated, and IQM of min-max normalised returns there.
+
+    Methods with fewer than two such places are left out.
+    """
+    fair, found = _min_max_fair(comparison, labels), {}
+    games = fair.games
+    for label in fair.methods:
         runs = {game: [r for r in comparison.runs(label, game) if r.finished] for game in games}
         rows = {game: [{e.steps: e.splits["test"].mean for e in r.evaluations} for r in runs[game]] for game in games}
         steps = sorted(set.intersection(*(set(by_step) for game in games for by_step in rows[game])))
+        if len(steps) < 2:
+            continue
         scores = {game: np.array([[by_step[s] for by_step in rows[game]] for s in steps], float) for game in games}
         compute = partial(curve, iqm, min_max(scores, comparison.ranges))
         found[label] = (np.array(steps), comparison.once(("efficiency", label, *games), compute))

@@ -8,8 +8,10 @@ pieces that bound its memory, and its indices come from a seed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,13 @@ RANGES: dict[str, tuple[float, float]] = {
 }  # fmt: skip
 # the same as the Procgen paper prints them
 PROCGEN_RANGES = {**RANGES, "jumper": (3.0, 10.0), "leaper": (3.0, 10.0)}
+# hard mode, as the Procgen paper prints them
+HARD_RANGES: dict[str, tuple[float, float]] = {
+    "bigfish": (0, 40), "bossfight": (0.5, 13), "caveflyer": (2, 13.4), "chaser": (0.5, 14.2), "climber": (1, 12.6),
+    "coinrun": (5, 10), "dodgeball": (1.5, 19), "fruitbot": (-0.5, 27.2), "heist": (2, 10), "jumper": (1, 10),
+    "leaper": (1.5, 10), "maze": (4, 10), "miner": (1.5, 20), "ninja": (2, 10), "plunder": (3, 30),
+    "starpilot": (1.5, 35),
+}  # fmt: skip
 
 
 # -- normalisation
@@ -164,6 +173,49 @@ def improvement_interval(x: Scores, y: Scores, resamples: int = BAND_RESAMPLES, 
     x, y = finals(x), finals(y)
     cells = max(s.size for s in x.values()) * max(s.size for s in y.values()) + sum(s.size for s in x.values())
     return _interval(_band(probability_of_improvement, [(x, seed), (y, seed + 1)], resamples, cells))
+
+
+def difference_interval(
+    metric: Metric, x: Scores, y: Scores, resamples: int = BAND_RESAMPLES, seed: int = 0
+) -> Interval:
+    """By how much a metric of x exceeds that of y; both sides are resampled separately."""
+    x, y = finals(x), finals(y)
+    cells = sum(s.size for side in (x, y) for s in side.values())
+    return _interval(_band(lambda a, b: metric(a) - metric(b), [(x, seed), (y, seed + 1)], resamples, cells))
+
+
+def contrast(parts: Sequence[tuple[float, Array]]) -> Interval:
+    """The sum of weight x mean over seeds, with Welch's t interval: parts have variances of their own.
+
+    A part with a single seed has no variance, so the interval says nothing then; callers must know how many there are.
+    """
+    means = [
+        (w * float(np.mean(v)), w * w * float(np.var(v, ddof=1)) / len(v) if len(v) > 1 else 0.0, len(v))
+        for w, v in parts
+    ]
+    value, variance = sum(m for m, _, _ in means), sum(v for _, v, _ in means)
+    if variance == 0:
+        return Interval(value, value, value)
+    freedom = variance**2 / sum(v**2 / (n - 1) for _, v, n in means if n > 1)
+    half = t_quantile(freedom) * math.sqrt(variance)
+    return Interval(value, value - half, value + half)
+
+
+@cache
+def t_quantile(freedom: float) -> float:
+    """How many standard errors the 95% interval of Student's t has on each side."""
+    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)
+
+    def inside(t: float) -> float:
+        x = np.linspace(0, math.asinh(t), 20_001)  # sinh spreads the points over long tails
+        density = scale * (1 + np.sinh(x) ** 2 / freedom) ** (-(freedom + 1) / 2) * np.cosh(x)
+        return 2 * float(((density[1:] + density[:-1]) / 2 * np.diff(x)).sum())
+
+    low, high = 0.0, 1e3
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if inside(middle) < LEVEL else (low, middle)
+    return high
 
 
 # -- the paper's score

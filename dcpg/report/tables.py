@@ -14,7 +14,7 @@ from dcpg.envs.procgen import GAMES
 from dcpg.report import paper
 from dcpg.report.comparison import Comparison
 from dcpg.report.paper import Printed, game_title, method_title
-from dcpg.report.scores import SCORE, Normalised, normalised_scores, papers_score
+from dcpg.report.scores import SCORE, Normalised, normalised_scores, papers_score, wrong_actions
 from dcpg.storage.rows import SPLITS
 
 MAIN = ("ppo", "ucb-drac", "plr", "daac", "ppg", "dcpg", "ddcpg")
@@ -51,7 +51,6 @@ class Table:
     """A table by the titles of its rows and columns."""
 
     name: str
-    title: str
     corner: str
     columns: list[str]
     rows: list[str]
@@ -75,7 +74,8 @@ class Table:
         return out.getvalue()
 
     def markdown(self) -> str:
-        lines = [f"## {self.title}", "", "Mean ± standard deviation (seeds) / the paper's.", ""]
+        papers = " / the paper's" if any(cell.paper for cell in self.cells.values()) else ""
+        lines = [f"## {self.title}", "", f"Mean ± standard deviation (seeds){papers}.", ""]
         lines.append(f"| {self.corner} | {' | '.join(self.columns)} |")
         lines.append("|---" * (len(self.columns) + 1) + "|")
         for row in self.rows:
@@ -87,18 +87,27 @@ class Table:
     def latex(self) -> str:
         """Needs the package booktabs; the paper's numbers are in separate lines."""
         lines = [
-            "\\begin{table}[t]", "\\centering", f"\\caption{{{_tex(self.title)}. {_tex(' '.join(self.notes))}}}",
+            "\\begin{table}[t]", "\\centering", f"\\caption{{{tex(self.subject)}. {tex(' '.join(self.notes))}}}",
             f"\\begin{{tabular}}{{l{'c' * len(self.columns)}}}", "\\toprule",
-            f"{_tex(self.corner)} & {' & '.join(map(_tex, self.columns))} \\\\", "\\midrule",
+            f"{tex(self.corner)} & {' & '.join(map(tex, self.columns))} \\\\", "\\midrule",
         ]  # fmt: skip
         for row in self.rows:
             if row == SCORE and len(self.rows) > 1:
                 lines.append("\\midrule")
             cells = [self.cells[row, column] for column in self.columns]
-            lines.append(f"{_tex(row)} & {' & '.join(_tex(self.own(c)) for c in cells)} \\\\")
+            lines.append(f"{tex(row)} & {' & '.join(tex(self.own(c)) for c in cells)} \\\\")
             if any(c.paper for c in cells):
-                lines.append(f"\\quad paper & {' & '.join(_tex(self.papers(c)) for c in cells)} \\\\")
+                lines.append(f"\\quad paper & {' & '.join(tex(self.papers(c)) for c in cells)} \\\\")
         return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"]) + "\n"
+
+    @property
+    def title(self) -> str:
+        return f"Table {self.name.removeprefix('table')}. {self.subject}"
+
+    @property
+    def subject(self) -> str:
+        """The title without its number, which LaTeX prints itself."""
+        return SUBJECTS[self.name]
 
     def own(self, cell: Cell) -> str:
         """The number from the runs."""
@@ -126,7 +135,7 @@ def _returns(comparison: Comparison, *, name: str, split: str, methods: tuple[st
     games = [g for g in GAMES if any(len(comparison.finals(label, g, split)) for label in labels)]
     if not games:
         return None
-    printed = paper.printed()
+    printed = paper.printed() if comparison.like_paper else {}
     cells: dict[tuple[str, str], Cell] = {}
     for label in labels:
         for game in games:
@@ -141,7 +150,7 @@ def _returns(comparison: Comparison, *, name: str, split: str, methods: tuple[st
     rows = [*map(game_title, games), *([SCORE] if found.scores else [])]
     for label in labels if found.scores else []:
         cells[SCORE, method_title(label)] = _score_cell(comparison, found, label, split)
-    return Table(name, _title(name), "game", [*map(method_title, labels)], rows, cells, _notes(comparison, found.notes))
+    return Table(name, "game", [*map(method_title, labels)], rows, cells, _notes(comparison, found.notes))
 
 
 def _scores(comparison: Comparison, *, name: str, splits: tuple[str, ...], methods: tuple[str, ...]) -> Table | None:
@@ -159,13 +168,13 @@ def _scores(comparison: Comparison, *, name: str, splits: tuple[str, ...], metho
             cells[SPLITS[split], method_title(label)] = _score_cell(comparison, found, label, split)
     if not rows:
         return None
-    if name == "table8":
+    if name == "table8" and comparison.like_paper:
         notes.append(MISPRINT)
-    return Table(name, _title(name), SCORE, [*map(method_title, labels)], rows, cells, _notes(comparison, notes))
+    return Table(name, SCORE, [*map(method_title, labels)], rows, cells, _notes(comparison, notes))
 
 
 def _score_cell(comparison: Comparison, found: Normalised, label: str, split: str) -> Cell:
-    printed = papers_score(split, label, found.games)
+    printed = papers_score(comparison, split, label, found.games)
     if label not in found.scores:
         return Cell(paper=printed)
     score = found.scores[label]
@@ -177,11 +186,10 @@ def _ood_actions(comparison: Comparison, *, name: str, methods: tuple[str, ...],
     cells: dict[tuple[str, str], Cell] = {}
     rows = ["wrong actions believed", "by raw action number", "deviation over seeds"]
     for label in methods:
-        runs = [r for r in comparison.runs(label, game) if r.finished and "ood-actions" in r.analyses]
-        kept = [r.analyses["ood-actions"] for r in runs if r.analyses["ood-actions"]["steps"] >= r.setting.steps]
+        kept = wrong_actions(comparison, label, game)
         title, n = method_title(label), str(len(kept))
         cells |= {(row, title): Cell() for row in rows}
-        printed = paper.printed().get(("train", "ood_actions", game, label))
+        printed = paper.printed().get(("train", "ood_actions", game, label)) if comparison.like_paper else None
         cells[rows[0], title] = Cell(paper=printed)
         if not kept:
             continue
@@ -198,16 +206,16 @@ def _ood_actions(comparison: Comparison, *, name: str, methods: tuple[str, ...],
     if all(cell.mean is None for cell in cells.values()):
         return None
     notes = [f"{game_title(game)}, training levels; the deviation beside a mean is over transitions."]
-    return Table(name, _title(name), "", [*map(method_title, methods)], rows, cells, _notes(comparison, notes), 2)
-
-
-def _title(name: str) -> str:
-    return f"Table {name.removeprefix('table')}. {SUBJECTS[name]}"
+    return Table(name, "", [*map(method_title, methods)], rows, cells, _notes(comparison, notes), 2)
 
 
 def _notes(comparison: Comparison, notes: list[str]) -> list[str]:
     unfinished = sum(not record.finished for record in comparison.records)
-    found = [f"{comparison.setting.sentence()}. The paper: {paper.STEPS:,} steps, {paper.SEEDS} seeds.", *notes]
+    found = [f"{comparison.sentence()}. The paper: {paper.STEPS:,} steps, {paper.SEEDS} seeds.", *notes]
+    if comparison.caption:
+        found.append(comparison.caption)
+    if not comparison.like_paper:
+        found.append("The paper's own numbers are left out: they are of another setting.")
     if unfinished:
         found.append(f"{unfinished} unfinished {'runs are' if unfinished > 1 else 'run is'} not counted.")
     return found
@@ -217,7 +225,8 @@ def _plain(value: float | None) -> str:
     return "" if value is None else repr(value)
 
 
-def _tex(text: str) -> str:
+def tex(text: str) -> str:
+    """Text with LaTeX's special characters escaped."""
     return text.translate(TEX)
 
 

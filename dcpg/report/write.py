@@ -11,8 +11,9 @@ from typing import Any
 from dcpg.envs.procgen import GAMES
 from dcpg.errors import BadInput, StorageFailed, unknown
 from dcpg.extras import need
+from dcpg.report.claims import ClaimsTable, answers
 from dcpg.report.comparison import Comparison, StiffnessRuns, compare, note_other_pictures, note_other_plugins
-from dcpg.report.figures import FIGURES, STIFFNESS_FIGURES
+from dcpg.report.figures import FIGURES, STIFFNESS_FIGURES, VALUE_FIGURES, same_pictures, style
 from dcpg.report.level_map import frames_missing
 from dcpg.report.missing import Missing, missing
 from dcpg.report.page import page, version_of
@@ -22,7 +23,9 @@ from dcpg.report.tables import TABLES, Table
 from dcpg.runs.records import Cache, Problem, read
 from dcpg.storage.files import dump, write_atomic
 
-NAMES = (*TABLES, *STIFFNESS_FIGURES, *FIGURES)
+CLAIMS = "claims"
+IN_TABLES = (*TABLES, CLAIMS)
+NAMES = (*IN_TABLES, *STIFFNESS_FIGURES, *FIGURES)
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class Report:
     files: list[Path]
     tables: list[str]
     figures: list[str]
+    same: dict[str, str]  # figures that were not drawn, and the one that shows the same
     missing: list[Missing]  # for the page; empty without one
     problems: list[Problem]
     version: str  # of the page; empty without one
@@ -45,31 +49,40 @@ def write_report(
     ranges: Mapping[str, tuple[float, float]] = RANGES,
     pictures: bool = True,
     cache: Cache | None = None,
+    bands: bool = False,
 ) -> Report:
-    """Write everything that the runs allow, or only the named tables and figures."""
+    """Write everything that the runs allow, or only the named tables and figures.
+
+    A figure that would be the same picture as another one is drawn only if it is named. `bands` adds the deviation
+    over seeds to the figures of values.
+    """
     for name in names:
         if name not in NAMES:
             raise unknown("table or figure", name, NAMES)
     if not names:
         need("report", "The page")
-    elif any(name not in TABLES for name in names):
+    elif any(name not in IN_TABLES for name in names):
         need("report", "A figure", "matplotlib")
     records, problems = read(directories, cache)
     if not records:
         raise BadInput("No run can be used: " + "; ".join(f"{p.path}: {p.text}" for p in problems[:3]))
-    comparison, measured = compare(records, problems, ranges), StiffnessRuns(records, problems)
+    measured = StiffnessRuns(records, problems)
+    comparison = compare(records, problems, ranges, measured.records)
     compared = {id(record): record for record in (*comparison.records, *measured.records)}
     note_other_pictures(compared.values(), problems)
     note_other_plugins(compared.values(), problems)
     if not comparison.records:
         raise BadInput(f"{len(records)} runs have no evaluation yet; come back when they have.")
     tables = [t for name, make in TABLES.items() if not names or name in names if (t := make(comparison))]
-    figures = _figures(comparison, measured, names) if pictures else {}
-    _check_all_made(names, {t.name for t in tables}, figures)
+    same = {} if names else same_pictures(comparison)
+    figures = _figures(comparison, measured, names, same, bands) if pictures else {}
+    claims = ClaimsTable(answers(comparison, measured), comparison.caption) if not names or CLAIMS in names else None
+    written: list[Table | ClaimsTable] = [*tables, *([claims] if claims else [])]
+    _check_all_made(names, {t.name for t in written}, figures)
     absent = [] if names else missing(comparison, measured)
     version = ""
     try:
-        files = _write_tables(tables, out)
+        files = _write_tables(written, out)
         files += _write_figures(figures, out)
         if not names:
             _remove_stale(out, files, pictures)
@@ -77,7 +90,9 @@ def write_report(
             if no_frames is not None:
                 problems.append(Problem(out, f"the page shows no first frames of levels: {no_frames}"))
             drawn = [name for name in NAMES if (out / "figures" / f"{name}.pdf").is_file()]
-            data = page_data(records, comparison, measured, tables, drawn, absent, problems)
+            data = page_data(
+                records, comparison, measured, tables, drawn, same, claims.answers if claims else [], absent, problems
+            )
             version = version_of(data)
             files += [
                 _write(out / "report.json", dump(_without_pictures(data))),
@@ -85,7 +100,8 @@ def write_report(
             ]
     except OSError as error:
         raise StorageFailed(f"{out} cannot be written to ({error}).") from None
-    return Report(comparison, files, [t.name for t in tables], list(figures), absent, problems, version)
+    names_of_tables = [t.name for t in written]
+    return Report(comparison, files, names_of_tables, list(figures), same, absent, problems, version)
 
 
 def _check_all_made(names: Sequence[str], tables: set[str], figures: Mapping[str, Any]) -> None:
@@ -100,18 +116,23 @@ def _check_all_made(names: Sequence[str], tables: set[str], figures: Mapping[str
         )
 
 
-def _figures(comparison: Comparison, measured: StiffnessRuns, names: Sequence[str]) -> dict[str, Any]:
-    if names and all(name in TABLES for name in names):
+def _figures(
+    comparison: Comparison, measured: StiffnessRuns, names: Sequence[str], same: Mapping[str, str], bands: bool
+) -> dict[str, Any]:
+    if names and all(name in IN_TABLES for name in names):
         return {}
     import matplotlib
 
     matplotlib.use("Agg")
-    found = {name: draw(measured) for name, draw in STIFFNESS_FIGURES.items() if not names or name in names}
-    found |= {name: draw(comparison) for name, draw in FIGURES.items() if not names or name in names}
+    with style():
+        found = {name: draw(measured) for name, draw in STIFFNESS_FIGURES.items() if not names or name in names}
+        for name, draw in FIGURES.items():
+            if name in names or (not names and name not in same):
+                found[name] = draw(comparison, **({"bands": bands} if name in VALUE_FIGURES else {}))
     return {name: figure for name, figure in found.items() if figure is not None}
 
 
-def _write_tables(tables: list[Table], out: Path) -> list[Path]:
+def _write_tables(tables: Sequence[Table | ClaimsTable], out: Path) -> list[Path]:
     files = []
     for table in tables:
         for ending, text in (("csv", table.csv()), ("md", table.markdown()), ("tex", table.latex())):

@@ -64,11 +64,6 @@ class Setting:
     def sentence(self) -> str:
         return f"{self.steps:,} steps, preset {self.preset}, {self.level_count or 'all'} training levels"
 
-    @property
-    def is_paper_size(self) -> bool:
-        """Whether the numbers that the paper prints can be shown beside such runs."""
-        return self == papers_setting()
-
 
 def setting_of(config: Config, preset_values: Mapping[str, Any]) -> Setting:
     """What a run can be compared with.

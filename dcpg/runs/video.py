@@ -30,10 +30,10 @@ GIF_COLOURS = 64
 GIF_FRAMES = 300  # at most: a longer GIF shows every second frame, every fourth, ...
 GIF_DELAY = 70  # milliseconds per frame: GIF allows multiples of ten, and 1/15 s is 67
 
-# the keys that Procgen's 15 actions press
+# Procgen's 15 actions: eight directions, nothing, and six that fire, throw or do nothing, as the game has it
 ACTIONS = (
     "left-down", "left", "left-up", "down", "no-op", "up", "right-down", "right", "right-up",
-    "D", "A", "W", "S", "Q", "E",
+    "special 1", "special 2", "special 3", "special 4", "special 5", "special 6",
 )  # fmt: skip
 
 # Lengths in pixels of a tile at scale 1; a single level is shown at scale 2.

@@ -40,8 +40,8 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
     made: list[making.Report] = []
     original = making.write_report
 
-    def write_and_keep(*given: Any) -> making.Report:
-        made.append(original(*given))
+    def write_and_keep(*given: Any, **more: Any) -> making.Report:
+        made.append(original(*given, **more))
         return made[-1]
 
     monkeypatch.setattr(making, "write_report", write_and_keep)

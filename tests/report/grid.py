@@ -58,6 +58,7 @@ SCORE_TABLES = {
 }
 BELIEVERS = ["dcpg+f", "dcpg+fi", "ddcpg"]
 TABLES = ["table1", "table2", "table3", "table6", "table7", "table8", "table9", "table10", "table11"]
+ALL_TABLES = [*TABLES, "claims"]
 FIGURES = [*(f"figure{n}" for n in range(2, 17)), "profiles", "sample-efficiency"]
 
 
@@ -228,11 +229,14 @@ def plotted_of(figure: Any) -> dict[str, Any]:
                         edges.setdefault(float(x), []).append(float(y))
                 bands.append({x: (min(ys), max(ys)) for x, ys in sorted(edges.items())})
         panels.append({
-            "title": axes.get_title(), "xlabel": axes.get_xlabel(), "xscale": axes.get_xscale(), "lines": lines,
+            "title": axes.get_title(), "xlabel": axes.get_xlabel(), "ylabel": axes.get_ylabel(),
+            "xscale": axes.get_xscale(), "xticks": list(map(float, axes.get_xticks())), "lines": lines,
+            "ylim": axes.get_ylim(),
             "bands": bands, "bars": [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches],
             "rows": [label.get_text() for label in axes.get_yticklabels()],
         })  # fmt: skip
-    legend = [text.get_text() for found in figure.legends for text in found.get_texts()]
+    legends = [found for part in (figure, *figure.subfigs) for found in part.legends]
+    legend = [text.get_text() for found in legends for text in found.get_texts()]
     return {"title": figure.get_suptitle(), "panels": panels, "legend": legend}
 
 

@@ -53,14 +53,21 @@ def assert_curve(
 ) -> None:
     """The `place`-th line of a panel and its band."""
     steps, means, stds = curve
-    line = lines_of(panel)[label]
-    assert list(lines_of(panel)).index(label) == place
-    assert line["x"] == steps
-    assert line["y"] == pytest.approx(means)
+    assert_line(panel, place, label, curve)
     band = panel["bands"][place]
     assert list(band) == steps
     assert [low for low, _ in band.values()] == pytest.approx([m - s for m, s in zip(means, stds, strict=True)])
     assert [high for _, high in band.values()] == pytest.approx([m + s for m, s in zip(means, stds, strict=True)])
+
+
+def assert_line(
+    panel: dict[str, Any], place: int, label: str, curve: tuple[list[int], list[float], list[float]]
+) -> None:
+    steps, means, _ = curve
+    line = lines_of(panel)[label]
+    assert list(lines_of(panel)).index(label) == place
+    assert line["x"] == steps
+    assert line["y"] == pytest.approx(means)
 
 
 @pytest.mark.parametrize(
@@ -98,8 +105,12 @@ def assert_values(grid: Built, panel: dict[str, Any], method: str, game: str) ->
         wanted["true, the method's own discount"] = "train_true_value_own_gamma"
     assert list(lines_of(panel)) == list(wanted)
     for place, (label, column) in enumerate(wanted.items()):
-        assert_curve(panel, place, label, grid.over_training(method, game, column))
-    assert [line["style"] for line in lines_of(panel).values()] == ["-", "--", ":"][: len(wanted)]
+        assert_line(panel, place, label, grid.over_training(method, game, column))
+    assert panel["bands"] == []
+    assert [line["style"] for line in lines_of(panel).values()] == ["-", "-", ":"][: len(wanted)]
+    true, predicted, *own = [line["colour"] for line in lines_of(panel).values()]
+    assert true != predicted
+    assert own in ([], [true])
 
 
 @pytest.mark.parametrize(
@@ -115,6 +126,7 @@ def test_values_over_training(grid: Built, name: str, games: list[str], method: 
     shown = grid.plotted[name]
     assert [panel["title"] for panel in shown["panels"]] == [TITLES[game] for game in games]
     assert f"values of {NAMES[method]}, 3 seeds" in shown["title"]
+    assert shown["panels"][0]["ylabel"] == "value"
     for panel, game in zip(shown["panels"], games, strict=True):
         assert_values(grid, panel, method, game)
 
@@ -123,12 +135,15 @@ def test_figure_3(grid: Built) -> None:
     shown, methods = grid.plotted["figure3"], ["ppg", "ppg+dr", "ppg+ar"]
     assert "BigFish" in shown["title"]
     assert [panel["title"] for panel in shown["panels"]] == [
-        "(a) return on training levels", "(a) return on unseen levels", "(b) PPG+DR", "(b) PPG+AR",
+        "(a) BigFish, training levels", "(a) BigFish, unseen levels", "(b) PPG+DR, BigFish", "(b) PPG+AR, BigFish",
     ]  # fmt: skip
+    assert shown["legend"] == ["PPG", "PPG+DR", "PPG+AR", "true", "predicted", "true, the method's own discount"]
     for panel, split in zip(shown["panels"][:2], ("train", "test"), strict=True):
         assert list(lines_of(panel)) == [NAMES[m] for m in methods]
+        assert panel["ylim"] == shown["panels"][0]["ylim"]
+        assert panel["ylim"][1] == 33
         for place, method in enumerate(methods):
-            assert_curve(panel, place, NAMES[method], grid.over_training(method, "bigfish", f"{split}_return"))
+            assert_line(panel, place, NAMES[method], grid.over_training(method, "bigfish", f"{split}_return"))
     for panel, method in zip(shown["panels"][2:], methods[1:], strict=True):
         assert_values(grid, panel, method, "bigfish")
 
@@ -146,6 +161,8 @@ def test_stiffness_against_the_number_of_levels(grid: Built, name: str, games: l
     assert "2 seeds, 7,995,392 steps" in shown["title"]
     for panel, game in zip(shown["panels"], games, strict=True):
         assert (panel["xscale"], panel["xlabel"]) == ("log", "training levels")
+        assert panel["xticks"] == [1, 2, 10, 50, 200]
+        assert panel["ylim"][0] == 0 or name == "figure7"
         methods = ["dcpg"] if game == "maze" else ["ppg", "dcpg"]
         assert list(lines_of(panel)) == [NAMES[m] for m in methods]
         for place, method in enumerate(methods):
@@ -184,11 +201,11 @@ def test_figure_15(grid: Built) -> None:
         of_paper = [
             (printed["test", "return", game, method][0] - low) / (high - low) for game, (low, high) in RANGES.items()
         ]
-        for panel, value in ((panels[0], middle(of_paper)), (panels[2], mean(of_paper))):
+        wanted = [middle(of_paper), middle_half(of_paper), mean(of_paper), 1 - mean([min(s, 1.0) for s in of_paper])]
+        for panel, value in zip(panels, wanted, strict=True):
             star = [line for line in panel["lines"] if line["marker"] == "*"][place]
             assert star["x"] == [pytest.approx(value)]
             assert star["y"] == [place]
-    assert not [line for panel in (panels[1], panels[3]) for line in panel["lines"] if line["marker"] == "*"]
 
 
 def assert_bar(panel: dict[str, Any], place: int, value: float) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dcpg.report.write import write_report
-from tests.report.grid import FIGURES, TABLES, Command
+from tests.report.grid import ALL_TABLES, FIGURES, Command
 from tests.synthetic import few, some
 
 
@@ -73,7 +73,7 @@ def test_folders_without_runs(tmp_path: Path, command: Command) -> None:
 def test_what_is_no_longer_possible_is_removed_and_nothing_else(tmp_path: Path) -> None:
     some(tmp_path / "runs" / "ppo", "ppo")
     out = tmp_path / "out"
-    older = [f"tables/{name}.{ending}" for name in TABLES for ending in ("csv", "md", "tex")]
+    older = [f"tables/{name}.{ending}" for name in ALL_TABLES for ending in ("csv", "md", "tex")]
     older += [f"figures/{name}.{ending}" for name in FIGURES for ending in ("png", "pdf")]
     mine = ["tables/mine.csv", "tables/table1.txt", "tables/table12.csv", "figures/figure2.svg", "figures/mine.png",
             "figures/table1.csv", "table1.csv", "figure2.png", "notes/table3.csv", "README"]  # fmt: skip
@@ -85,13 +85,13 @@ def test_what_is_no_longer_possible_is_removed_and_nothing_else(tmp_path: Path) 
     assert first.tables == ["table1"]
     second = write_report([tmp_path / "runs"], out, pictures=False)
     figures = [name for name in older if name.startswith("figures/")]
-    tables = [f"tables/{name}.{ending}" for name in ("table1", "table7") for ending in ("csv", "md", "tex")]
-    assert second.tables == ["table1", "table7"]
+    tables = [f"tables/{name}.{ending}" for name in ("table1", "table7", "claims") for ending in ("csv", "md", "tex")]
+    assert second.tables == ["table1", "table7", "claims"]
     assert files_in(out) == sorted([*tables, *figures, *mine, "report.html", "report.json"])
     for name in (*mine, *figures):
         assert (out / name).read_text() == "older"
     third = write_report([tmp_path / "runs"], out)
-    assert third.figures == ["figure5", "figure11", "figure12", "figure15", "profiles", "sample-efficiency"]
+    assert third.figures == ["figure5", "figure11", "figure15", "sample-efficiency"]  # one run has no profile
     drawn = [f"figures/{name}.{ending}" for name in third.figures for ending in ("png", "pdf")]
     assert files_in(out) == sorted([*tables, *drawn, *mine, "report.html", "report.json"])
     assert sorted(p.relative_to(out).as_posix() for p in third.files) == sorted(

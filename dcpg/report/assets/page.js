@@ -7,6 +7,7 @@
   const main = document.getElementById("main");
   const methods = new Map(D.methods.map((m) => [m.label, m]));
   const gameTitle = new Map(D.games.map((g) => [g.id, g.title]));
+  const VALUES = { true: "#1f78b4", predicted: "#e31a1c" }; // as in the paper
   const LEVELS = { test: "unseen levels", train: "training levels" };
 
   // -- what was chosen outlives a refresh
@@ -53,6 +54,7 @@
     return { node: el("label", {}, label, box), get value() { return box.value; } };
   }
   const format = (x, digits = 2) => (x === null || x === undefined ? "-" : Number(x).toFixed(digits));
+  const seeds = (n) => `${n} seed${String(n) === "1" ? "" : "s"}`;
   const thousands = (n) => Number(n).toLocaleString("en");
   function table(head, rows, left = 1) {
     const cell = (tag, value, i) => {
@@ -162,6 +164,7 @@
   // -- overview and headline
   const top = section("overview", "Overview");
   top.append(el("p", { class: "lead" }, `${D.setting}. ${D.methods.length} method${D.methods.length === 1 ? "" : "s"} on ${D.games.length} game${D.games.length === 1 ? "" : "s"}.`));
+  if (D.caption) top.append(el("p", { class: "note", "data-part": "caption" }, `${D.caption}${D.like_paper ? "" : " So the paper's own numbers are not shown beside them."}`));
   const pill = (kind, n, text) => el("span", { class: `pill ${kind}` }, el("b", {}, String(n)), ` ${text}`);
   top.append(el("div", { class: "pills" },
     pill("good", D.runs.finished, "finished"), D.runs.unfinished ? pill("warn", D.runs.unfinished, "unfinished") : null,
@@ -191,18 +194,20 @@
         const traces = [{ type: "scatter", mode: "markers", name: "these runs", y: names, x: rows.map((r) => r.value), marker: { size: 11, color: list.map((m) => methods.get(m).colour) },
           error_x: { type: "data", symmetric: false, array: rows.map((r) => r.high - r.value), arrayminus: rows.map((r) => r.value - r.low), thickness: 3, width: 6, color: c.soft },
           hovertemplate: "%{y}: %{x:.3f}<extra></extra>" }];
-        if (D.paper_size || measure.value === "normalised") {
-          const known = rows.map((r, i) => [r.paper, names[i]]).filter((p) => p[0] !== null && p[0] !== undefined);
-          if (known.length) traces.push({ type: "scatter", mode: "markers", name: "the paper, 25M steps", x: known.map((p) => p[0]), y: known.map((p) => p[1]), marker: { symbol: "diamond-open", size: 11, color: c.ink }, hovertemplate: "paper, %{y}: %{x:.1f}<extra></extra>" });
+        const known = rows.map((r, i) => [r.paper, names[i]]).filter((p) => p[0] !== null && p[0] !== undefined);
+        if (known.length) {
+          traces.push({ type: "scatter", mode: "markers", name: "the paper, 25M steps", x: known.map((p) => p[0]), y: known.map((p) => p[1]), marker: { symbol: "diamond-open", size: 11, color: c.ink }, hovertemplate: `paper, %{y}: %{x:.${digits}f}<extra></extra>` });
         }
-        return { traces, layout: { margin: { l: 10, r: 12, t: 6, b: 40 }, yaxis: { autorange: "reversed", automargin: true }, showlegend: traces.length > 1, legend: { orientation: "h", y: -0.22 },
+        return { traces, layout: { height: 110 + 42 * list.length, margin: { l: 10, r: 12, t: 6, b: 40 }, yaxis: { autorange: "reversed", automargin: true }, showlegend: traces.length > 1, legend: { orientation: "h", yanchor: "top", yref: "container", y: 0.08 },
           xaxis: { title: { text: measure.value === "normalised" ? `% of PPO, ${LEVELS[split.value]}` : "min-max normalised return, unseen levels", font: { size: 11 } } } } };
-      }, "tall");
-      box.append(el("div", {}, table(["method", "score", "95% interval", "the paper"], list.map((m) => {
+      }, "fitted");
+      const papers = list.some((m) => value(m).paper !== null && value(m).paper !== undefined);
+      box.append(el("div", {}, table(["method", "score", "95% interval (seeds)", ...(papers ? ["the paper"] : [])], list.map((m) => {
         const r = value(m);
-        return [methods.get(m).title, format(r.value, digits) + (r.std !== null && r.std !== undefined ? ` ± ${format(r.std, digits)}` : ""), r.high > r.low ? `${format(r.low, digits)} to ${format(r.high, digits)}` : "one seed", format(r.paper, digits)];
+        const interval = r.seeds === "1" ? "none: one seed" : `${format(r.low, digits)} to ${format(r.high, digits)} (${r.seeds})`;
+        return [methods.get(m).title, format(r.value, digits) + (r.std !== null && r.std !== undefined ? ` ± ${format(r.std, digits)}` : ""), interval, ...(papers ? [format(r.paper, digits)] : [])];
       })), ...(measure.value === "normalised" ? h.notes[split.value] : h.shared).map((n) => el("p", { class: "note" }, n)),
-      D.paper_size ? null : el("p", { class: "note" }, "The paper's figures, over the same games, are of 25M steps and 10 seeds; these runs are smaller, so the two cannot be compared directly.")));
+      papers && !D.is_papers ? el("p", { class: "note" }, "The paper's figures are of 25M steps and 10 seeds; these runs are shorter.") : null));
     });
   }
 
@@ -216,11 +221,15 @@
       for (const g of D.games) {
         const list = D.curves.filter((c) => c.game === g.id && shown(c.label));
         if (!list.length) continue;
+        if ((what.value === "test" || what.value === "gap") && !list.some((c) => c.test)) {
+          box.append(el("p", {}, `${g.title} has no unseen levels: give it a test environment.`));
+          continue;
+        }
         chart(box, () => {
           const traces = [];
           for (const c of list) {
             const m = methods.get(c.label);
-            const hover = { customdata: c.seeds, hovertemplate: `${m.title}: %{y:.2f} (%{customdata} seeds)<extra></extra>` };
+            const hover = { customdata: c.seeds.map(seeds), hovertemplate: `${m.title}: %{y:.2f} (%{customdata})<extra></extra>` };
             if (what.value === "gap") {
               if (c.test) traces.push(...band(c.steps, c.train.mean.map((v, i) => v - c.test.mean[i]), [], [], m.colour, m.title, { trace: hover }));
             } else {
@@ -228,7 +237,7 @@
               if (what.value !== "test") traces.push(...band(c.steps, c.train.mean, around(c.train, -1), around(c.train, 1), m.colour, `${m.title}, training`, { trace: hover, line: what.value === "both" ? { dash: "dot" } : {} }));
             }
           }
-          return { traces, layout: { title: g.title, hovermode: "x unified", xaxis: { title: { text: "steps", font: { size: 11 } } } } };
+          return { traces, layout: { title: g.title, hovermode: "x unified", xaxis: { title: { text: "steps", font: { size: 11 } } }, yaxis: { title: { text: what.value === "gap" ? "training less unseen" : "return", font: { size: 11 } } } } };
         }).dataset.game = g.id;
       }
     });
@@ -239,34 +248,33 @@
     const part = section("gap", "Generalisation gap", "Return on training levels minus return on unseen ones, at the end of training. A gap near zero at a low return means that little was learnt, not that it generalises well.");
     const box = el("div", { class: "charts wide" });
     part.append(box);
-    live(box, (b) => chart(b, () => ({
+    live(box, (b) => chart(b, (c) => ({
       traces: D.methods.filter((m) => shown(m.label)).map((m) => {
         const rows = D.gaps.filter((r) => r.label === m.label);
-        return { type: "bar", name: m.title, x: rows.map((r) => gameTitle.get(r.game)), y: rows.map((r) => r.gap), marker: { color: m.colour }, customdata: rows.map((r) => r.seeds),
-          error_y: { type: "data", array: rows.map((r) => r.std || null), thickness: 1, width: 3 }, hovertemplate: `${m.title}, %{x}: %{y:.2f} (%{customdata} seeds)<extra></extra>` };
+        return { type: "bar", name: m.title, x: rows.map((r) => gameTitle.get(r.game)), y: rows.map((r) => r.gap), marker: { color: m.colour }, customdata: rows.map((r) => seeds(r.seeds)),
+          error_y: { type: "data", array: rows.map((r) => r.std || null), thickness: 1.5, width: 3, color: c.ink }, hovertemplate: `${m.title}, %{x}: %{y:.2f} (%{customdata})<extra></extra>` };
       }), layout: { barmode: "group", height: D.methods.length > 6 ? 520 : 360, showlegend: true, legend: { orientation: "h", y: -0.14 }, yaxis: { title: { text: "training less unseen", font: { size: 11 } } } },
     }), "tall"));
   }
 
   // -- values
   if (D.curves.some((c) => c.predicted_train)) {
-    const part = section("values", "Value bias", "What the critic predicts for the first state of an episode against what the agent then earns, both in normalised rewards. The paper measures the true value with a discount of 0.999 for every method.");
+    const part = section("values", "Value bias", "What the critic predicts for the first state of an episode against what the agent then earns, both in normalised rewards. The paper measures the true value with a discount of 0.999 for every method. True values often fall steeply at the start, from 20 to 2, say: rewards are divided by the standard deviation of returns, which is tiny while hardly any return has been seen.");
     const which = select("value-method", "method", D.methods.map((m) => [m.label, m.title]), methods.has("dcpg") ? "dcpg" : D.methods[0].label, () => refresh());
     const split = segments("value-split", [["train", "training levels"], ["test", "unseen levels"]], "train", () => refresh());
     const discount = segments("value-discount", [["true", "discount 0.999"], ["own", "the method's own"]], "true", () => refresh());
+    const bands = segments("value-bands", [["no", "means"], ["yes", "with deviations"]], "no", () => refresh());
     const grid = el("div", { class: D.games.length < 4 ? "charts few" : "charts" });
-    part.append(el("div", { class: "controls" }, which.node, split.node, discount.node), grid);
+    part.append(el("div", { class: "controls" }, which.node, split.node, discount.node, bands.node), grid);
     const refresh = () => {
       clear(grid);
       const list = D.curves.filter((r) => r.label === which.value && r[`predicted_${split.value}`]);
       if (!list.length) grid.append(el("p", {}, "There are no evaluations on these levels."));
       for (const c of list) {
-        const m = methods.get(c.label);
         chart(grid, () => {
-          const truth = c[`${discount.value}_${split.value}`];
-          const said = c[`predicted_${split.value}`];
-          return { traces: [...band(c.steps, truth.mean, around(truth, -1), around(truth, 1), m.colour, "true"), ...band(c.steps, said.mean, around(said, -1), around(said, 1), m.colour, "predicted", { line: { dash: "dash" } })],
-            layout: { title: gameTitle.get(c.game), hovermode: "x unified", showlegend: true, legend: { orientation: "h", y: -0.2 }, margin: { l: 46, r: 10, t: 30, b: 46 } } };
+          const line = (curve, colour, name) => (bands.value === "yes" ? band(c.steps, curve.mean, around(curve, -1), around(curve, 1), colour, name) : band(c.steps, curve.mean, [], [], colour, name));
+          return { traces: [...line(c[`${discount.value}_${split.value}`], VALUES.true, "true"), ...line(c[`predicted_${split.value}`], VALUES.predicted, "predicted")],
+            layout: { title: gameTitle.get(c.game), hovermode: "x unified", showlegend: true, legend: { orientation: "h", y: -0.2 }, margin: { l: 46, r: 10, t: 30, b: 46 }, yaxis: { title: { text: "value", font: { size: 11 } } } } };
         });
       }
     };
@@ -278,31 +286,37 @@
     const part = section("stiffness", "Value stiffness", "The mean cosine between the value gradients of two states: high when learning one state's value helps the others', near zero when each is memorised. Much of it can come from errors that share a sign, so both parts are shown.");
     const measure = segments("stiffness", [["stiffness", "stiffness"], ["sign_free", "sign-free"], ["sign_agreement", "sign agreement"]], "stiffness", () => refresh());
     const grid = el("div", { class: "charts few" });
+    if (D.stiffness.caption) part.append(el("p", { class: "note" }, D.stiffness.caption));
     part.append(el("div", { class: "controls" }, measure.node, chips()), grid);
     const refresh = live(grid, (box) => {
+      if (!D.stiffness.levels.length) box.append(el("p", {}, "Stiffness against the number of training levels needs runs with two numbers of levels."));
       for (const game of [...new Set(D.stiffness.levels.map((r) => r.game))]) {
         chart(box, () => ({ traces: D.stiffness.levels.filter((r) => r.game === game && shown(r.label)).flatMap((r) => band(r.x, r[measure.value].mean, around(r[measure.value], -1), around(r[measure.value], 1), r.colour, r.title)),
-            layout: { title: `${gameTitle.get(game) || game}: by training levels (${D.stiffness.sentence})`, showlegend: true, legend: { orientation: "h", y: -0.25 }, margin: { l: 50, r: 10, t: 30, b: 50 }, xaxis: { type: "log", title: { text: "training levels", font: { size: 11 } } } } }), "tall");
+            layout: { title: `${gameTitle.get(game) || game}: by training levels (${D.stiffness.sentence})`, showlegend: true, legend: { orientation: "h", y: -0.25 }, margin: { l: 50, r: 10, t: 30, b: 50 }, xaxis: { type: "log", tickvals: [1, 2, 10, 50, 200], title: { text: "training levels", font: { size: 11 } } }, yaxis: { title: { text: "stiffness", font: { size: 11 } } } } }), "tall");
       }
       for (const game of [...new Set(D.stiffness.training.map((r) => r.game))]) {
         chart(box, () => ({ traces: D.stiffness.training.filter((r) => r.game === game && shown(r.label)).map((r) => {
           const m = methods.get(r.label);
           return { type: "scatter", mode: "lines", name: `${m.title}, seed ${r.seed}`, x: r.steps, y: r[measure.value], line: { color: m.colour, width: 1.6 } };
-        }), layout: { title: `${gameTitle.get(game)}: over training`, hovermode: "x unified", xaxis: { title: { text: "steps", font: { size: 11 } } } } }), "tall");
+        }), layout: { title: `${gameTitle.get(game)}: over training`, hovermode: "x unified", xaxis: { title: { text: "steps", font: { size: 11 } } }, yaxis: { title: { text: "stiffness", font: { size: 11 } } } } }), "tall");
       }
     });
   }
 
   // -- statistics
-  if (Object.keys(D.profiles).length) {
+  if (D.headline.methods.length) {
     const part = section("statistics", "Statistics", "Min-max normalised returns on unseen levels; bands are 95% intervals by stratified bootstrap over seeds.");
     const grid = el("div", { class: "charts few" });
     part.append(chips(), grid);
     live(grid, (box) => {
       const lines = (rows) => Object.entries(rows).filter(([m]) => shown(m)).flatMap(([m, r]) => band(r.x, r.y, r.low, r.high, methods.get(m).colour, methods.get(m).title));
-      chart(box, () => ({ traces: lines(D.efficiency), layout: { title: "IQM over training", hovermode: "x unified", xaxis: { title: { text: "steps", font: { size: 11 } } } } }), "tall");
-      chart(box, () => ({ traces: lines(D.profiles), layout: { title: "Share of runs above a score", hovermode: "x unified", xaxis: { title: { text: "min-max normalised return", font: { size: 11 } } }, yaxis: { range: [0, 1.02] } } }), "tall");
+      const lacks = (text) => box.append(el("p", {}, text));
+      if (Object.keys(D.efficiency).length) chart(box, () => ({ traces: lines(D.efficiency), layout: { title: "IQM over training", hovermode: "x unified", xaxis: { title: { text: "steps", font: { size: 11 } } }, yaxis: { title: { text: "IQM", font: { size: 11 } } } } }), "tall");
+      else lacks("The IQM over training needs finished runs on Procgen with two evaluations.");
+      if (Object.keys(D.profiles).length) chart(box, () => ({ traces: lines(D.profiles), layout: { title: "Share of runs above a score", hovermode: "x unified", xaxis: { title: { text: "min-max normalised return", font: { size: 11 } } }, yaxis: { range: [0, 1.02], title: { text: "share of runs", font: { size: 11 } } } } }), "tall");
+      else lacks("The share of runs above a score needs two finished runs on Procgen with different returns.");
       const list = D.headline.methods.filter(shown);
+      if (!D.improvement.length) lacks("The probability that one method beats another needs finished runs of two methods on one game.");
       if (D.improvement.length && list.length > 1) {
         chart(box, (c) => {
           const find = (x, y) => D.improvement.find((r) => r.label === x && r.over === y);
@@ -400,7 +414,22 @@
   // -- yardstick
   if (D.yardstick.length) {
     const part = section("yardstick", "Yardstick", "PPO runs of the paper's sizes against PPO's returns as OpenAI published them (easy mode, 200 levels, mean of three runs), at the same number of steps.");
-    part.append(table(["game", "seed", "steps", "training", "published", "unseen", "published"], D.yardstick.flatMap((r) => r.points.map((p) => [r.game, r.seed, thousands(p.steps), format(p.own.train), format(p.published.train), format(p.own.test), format(p.published.test)]))));
+    part.append(table(["game", "seed", "steps", "training", "published", "unseen", "published", "unlike the paper's"], D.yardstick.flatMap((r) => r.points.map((p) => [r.game, r.seed, thousands(p.steps), format(p.own.train), format(p.published.train), format(p.own.test), format(p.published.test), r.unlike || "-"]))));
+  }
+
+  // -- the paper's claims
+  if (D.claims.length) {
+    const part = section("claims", "Claims", D.claims_note);
+    const count = (v) => D.claims.filter((c) => c.verdict === v).length;
+    part.append(el("div", { class: "pills" }, pill("good", count("holds"), "hold"), pill("warn", count("does not hold"), "do not hold"), pill("", count("cannot be told"), "cannot be told from these runs")));
+    const which = segments("claims", [["told", "answered"], ["all", "all"]], count("cannot be told") === D.claims.length ? "all" : "told", () => fill());
+    const holder = el("div");
+    part.append(el("div", { class: "controls" }, which.node), holder);
+    const fill = () => {
+      const list = D.claims.filter((c) => which.value === "all" || c.verdict !== "cannot be told");
+      holder.replaceChildren(table(["claim", "where", "the paper", "these runs (95% interval)", "seeds", "verdict", "games, or what is needed"], list.map((c) => [c.says, c.where, c.paper, c.here, c.seeds || "-", c.verdict, c.note]), 7));
+    };
+    fill();
   }
 
   // -- tables and figures
@@ -411,6 +440,7 @@
     el("p", { class: "note" }, ...["csv", "md", "tex"].flatMap((e) => [el("a", { href: `tables/${t.name}.${e}` }, `${t.name}.${e}`), "  "])))));
   if (D.figures.length) {
     papers.append(el("p", { class: "note" }, "Figures of the paper, as PDF: ", ...D.figures.flatMap((f) => [el("a", { href: `figures/${f}.pdf` }, f), "  "])));
+    for (const [name, other] of Object.entries(D.same)) papers.append(el("p", { class: "note" }, `${name} is left out: with these runs it is the same picture as ${other}.`));
   }
 
   // -- algorithm, configuration, runs

@@ -1,0 +1,79 @@
+"""What sets runs apart from the paper's, so that nothing of theirs is taken for a result of the paper's setting."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from dcpg.config.command import written as as_text
+from dcpg.config.schema import OWN
+from dcpg.envs.library import known_pictures
+from dcpg.methods import METHODS
+from dcpg.report import paper
+from dcpg.runs.records import Record, papers_setting
+from dcpg.settings import dotted
+
+STEPS = "steps"
+PAPERS_STIFFNESS_STEPS = 8_000_000  # Appendix A
+PAPERS_ROLLOUT = 64 * 256  # steps
+PAPERS_PRECISION = "fp32"
+PAPERS_LIBRARY = "procgen-mirror 0.10.7"  # draws what the authors' procgen drew
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A setting that is not the paper's."""
+
+    name: str
+    here: str
+    paper: str
+    runs: int  # that have it
+    of: int  # those whose method has the setting
+
+    def __str__(self) -> str:
+        some = f" in {self.runs} of {self.of} runs" if self.runs < self.of else ""
+        return f"{self.name}={self.here} instead of {self.paper}{some}"
+
+
+def differences(records: Iterable[Record], steps: int = paper.STEPS) -> list[Difference]:
+    """Every setting in which runs on Procgen differ from the paper's, variants of methods aside: their names say it.
+
+    `steps` are those of the paper's runs, which were floored to whole rollouts as runs here are.
+    """
+    procgen = [record for record in records if not record.config.game.startswith(OWN)]
+    counts: Counter[tuple[str, str, str]] = Counter()
+    having: Counter[str] = Counter()
+    for record in procgen:
+        counts.update(_of(record, steps))
+        having.update(list(_of_the_method(record)))  # a mapping would add its values
+    return [Difference(*what, runs, having.get(what[0], len(procgen))) for what, runs in counts.items()]
+
+
+def _of(record: Record, steps: int) -> list[tuple[str, str, str]]:
+    """(setting, its value, the paper's) of one run."""
+    usual, mine = papers_setting(), record.setting
+    papers = dict((*usual.levels, *usual.rest)) | _of_the_method(record)
+    whole = steps // PAPERS_ROLLOUT * PAPERS_ROLLOUT
+    found = [(STEPS, f"{mine.steps:,}", f"{steps:,}")] if mine.steps != whole else []
+    for name, value in (*mine.levels, *mine.rest):
+        if name in papers and papers[name] != value:
+            found.append((name, as_text(value), as_text(papers[name])))
+    precision = record.config.machine.precision
+    if precision != PAPERS_PRECISION:
+        found.append(("machine.precision", precision, PAPERS_PRECISION))
+    drawn = known_pictures()[PAPERS_LIBRARY].get(f"{record.config.game} {record.config.env.mode}")
+    for library in record.written.libraries:
+        if library["pictures"] != drawn:
+            found.append(("pictures", library["library"], PAPERS_LIBRARY))
+            break
+    return found
+
+
+def _of_the_method(record: Record) -> dict[str, Any]:
+    """The paper's values of the settings that a preset may change in a method."""
+    if record.config.method not in METHODS:
+        return {}
+    values = dotted(METHODS[record.config.method].settings())
+    return {f"algorithm.{name}": value for name, value, _ in values}
