@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -32,8 +35,20 @@ PHASES = {
 }
 
 
+@contextlib.contextmanager
+def _terminal_may_be_closed() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+
+
 class Display(ABC):
-    """Shows something that changes. A subclass says what: a picture for terminals, and a line for other outputs."""
+    """Shows something that changes. A subclass says what: a picture for terminals, and a line for other outputs.
+
+    When its terminal is closed it shows nothing more: whoever displays something decides whether to go on.
+    """
 
     def __init__(self, console: Console) -> None:
         self.console, self.on_terminal = console, console.is_terminal
@@ -51,7 +66,8 @@ class Display(ABC):
         self.message(title, "bold" if self.on_terminal else "")
         if self.on_terminal:
             self._live = Live(self.picture(), console=self.console, auto_refresh=False, transient=False)
-            self._live.start()
+            with _terminal_may_be_closed():
+                self._live.start()
 
     def refresh(self, force: bool = False) -> None:
         """Show the picture or the line again, unless the last one is too recent."""
@@ -61,17 +77,20 @@ class Display(ABC):
         if not self.on_terminal:
             self.message(self.line())
         elif self._live is not None:
-            self._live.update(self.picture(), refresh=True)
+            with _terminal_may_be_closed():
+                self._live.update(self.picture(), refresh=True)
 
     def message(self, text: str, style: str = "") -> None:
         """Print a sentence, on a terminal above the picture."""
-        self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=not self.on_terminal)
+        with _terminal_may_be_closed():
+            self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=not self.on_terminal)
 
     def close(self) -> None:
         """Leave the last picture on the terminal."""
         if self._live is not None:
             self.refresh(force=True)
-            self._live.stop()
+            with _terminal_may_be_closed():
+                self._live.stop()
             self._live = None
 
 

@@ -263,9 +263,9 @@ class Trainer(LoopObserver):
         phase, at = self._phase(), self.algorithm.cursor
         self.stopwatch.lap(phase)
         place = f"epoch {at.epoch + 1}, minibatch {at.minibatch + 1}" if at.line > 0 else ""
-        self.observer.progress(phase, place)
         if self._meet(due=self.saver.due()):
             self.save()
+        self.observer.progress(phase, place)
 
     def _phase(self) -> str:
         line = self.algorithm.cursor.line
