@@ -15,6 +15,7 @@ from dcpg.config.written import LATER, PROCGEN, Written, check_plugins, other_li
 from dcpg.envs.base import Spaces, VectorEnv
 from dcpg.envs.procgen import train_seed
 from dcpg.errors import BadInput
+from dcpg.extras import need
 from dcpg.machine.automatic import settled
 from dcpg.machine.devices import device_of, has_bf16
 from dcpg.machine.needs import Needs, check_room, missing_room, needs_of
@@ -38,11 +39,14 @@ def start(
 ) -> Summary:
     """Train a new run in the directory `out`, from the weights of the run `init` if one is given.
 
-    The environments are made first, so that a directory is made only for a run that can begin.
+    What can be refused at once is, before anything takes time. Then the environments are made, so that a directory is
+    made only for a run that can begin.
     """
     config, ranks = settled(config), _join(config)
     directory = RunDirectory(out, ranks.first)
-    ranks.first_does(directory.check_free)
+    ranks.first_does(directory.check_usable)
+    ranks.first_does(lambda: _check_extras(config))
+    weights = newest_weights(init) if init is not None else None
     known = known_spaces(config)
     if known is not None:
         _check_needs(config, known, out, observer, ranks)
@@ -61,9 +65,9 @@ def start(
         ranks.first_does(directory.create)
         trainer = Trainer(config, directory, maker, observer, ranks, training=training)
         _warn_of_emulation(trainer)
-        if init is not None:
+        if weights is not None:
             try:
-                load_weights(trainer.network, newest_weights(init))
+                load_weights(trainer.network, weights)
             except Damaged as error:
                 raise BadInput(f"The weights of {init} do not fit this run: {error}.") from None
         _check_equal(trainer)
@@ -88,6 +92,8 @@ def resume(
     if maker is not None:
         maker.check_test(spaces, train_seed(config.seed), config.env.frame_stack)
     directory = RunDirectory(out, ranks.first)
+    ranks.first_does(directory.check_unused)
+    ranks.first_does(lambda: _check_extras(config))
     done = len(read_rows(directory.metrics.path))
     _announce(config, spaces, needs_of(config, spaces), max(config.rollouts - done, 0), observer, ranks)
     ranks.first_does(directory.lock.acquire)
@@ -149,6 +155,11 @@ def _announce(
     """Before the lock is taken: an estimate of the time may take some itself."""
     if observer is not None and ranks.first:
         observer.announce(config, spaces, needs, rollouts)
+
+
+def _check_extras(config: Config) -> None:
+    if config.wandb:
+        need("wandb", "wandb=true")
 
 
 def _join(config: Config) -> Ranks:
