@@ -105,7 +105,7 @@ def resume(
             trainer.observer.warn(f"This run may not have the memory or disk that it needs: {'; '.join(missing)}.")
         _check_equal(trainer)
         trainer.restore()
-        changes = ({} if steps is None else {"steps": steps}) | _other_pictures(written, trainer)
+        changes = ({} if steps is None else {"steps": config.steps}) | _other_pictures(written, trainer)
         if changes:
             directory.write_json(directory.config, {**written.plain, **changes})
         return trainer.run()

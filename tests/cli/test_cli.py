@@ -80,9 +80,17 @@ def test_config_lists_names_values_origins(capsys: pytest.CaptureFixture[str]) -
         (["train", "dcpg", "--game", "maze", "--steps", "5"], "less than one rollout"),
         (["train", "dcpg", "--game", "maze", "--device", "gpu"], "device"),
         (["train", "dcpg", "--game", "maze", "--device", "cuda"], "cuda"),
+        (["train", "dcpg", "--game", "maze", "--steps", "1.5"], "--steps takes a whole number of steps"),
+        (["train", "dcpg", "--game", "maze", "--steps", "1e999999999999"], "got '1e999999999999'"),
+        (["train", "dcpg", "--game", "maze", "--set", "steps=1.5"], "steps must be a whole number; got '1.5'"),
+        (["resume", "no-such-run", "--steps", "1e"], "--steps takes a whole number of steps"),
+        (["eval", "no-such-run", "--at", "1.5"], "--at takes a whole number of steps"),
         (["resume", "no-such-run"], "There is no run at no-such-run"),
         (["eval", "no-such-run"], "There is no run at no-such-run"),
         (["record", "no-such-run"], "There is no run at no-such-run"),
+        (["report", "nowhere"], "There is no directory nowhere."),
+        (["report", "runs/nowhere"], "There is no directory runs/nowhere."),
+        (["report", "tabel1"], "did you mean 'table1'"),
         (["explain", "ddcgp"], "did you mean 'ddcpg'"),
     ],
 )
@@ -126,8 +134,9 @@ def test_train_eval_record_resume(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert all(f"level {n:10d}" in text for n in (5, 6, 7))
     assert run(capsys, "eval", str(out), "--levels", "7-5")[0] == 2
     assert run(capsys, "train", "dcpg", "--game", "maze", "--out", str(out), *TINY)[0] == 2
-    code, text, _ = run(capsys, "resume", str(out), "--steps", "384")
+    code, text, _ = run(capsys, "resume", str(out), "--steps", "3.84e2")
     assert code == 0
+    assert json.loads((out / "config.json").read_text())["steps"] == 384
     assert json.loads((out / "summary.json").read_text())["steps"] == 384
 
 
@@ -172,3 +181,11 @@ def test_help_tells_defaults_that_are_not_values() -> None:
     """Square brackets would be taken for markup and vanish."""
     done = subprocess.run([sys.executable, "-m", "dcpg", "train", "--help"], capture_output=True, text=True)
     assert "(default: the preset's)" in " ".join(done.stdout.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "sweep", "report", "bench"])
+def test_help_shows_no_type_for_flags(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, command, "--help")
+    assert code == 0
+    assert "--help" in out
+    assert "bool" not in out.lower()

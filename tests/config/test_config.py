@@ -123,3 +123,14 @@ def test_what_does_not_decide_the_result_is_not_in_the_fingerprint() -> None:
     c = resolve("dcpg", "maze", steps=10**6, settings={"algorithm.gamma": 0.99})
     assert fingerprint(a.to_json()) == fingerprint(b.to_json())
     assert fingerprint(a.to_json()) != fingerprint(c.to_json())
+
+
+@pytest.mark.parametrize("text", ["1000000", "1_000_000", "1e6", "1E6", "0.1e7", "1000000.0"])
+def test_steps_may_be_written_with_an_exponent(text: str) -> None:
+    assert resolve("ppo", "maze", settings={"steps": text}).steps == 1_000_000
+
+
+@pytest.mark.parametrize("text", ["1.5", "1e-1", "1e", "million", "inf", "nan", "1e30", "1e99999999999999", ""])
+def test_what_is_no_whole_number_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="steps must be a whole number; got"):
+        resolve("ppo", "maze", settings={"steps": text})
