@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -51,7 +52,8 @@ def report(
     names = [word for word in given if word in NAMES and not Path(word).is_dir()]
     directories = [Path(word) for word in given if word not in names]
     for word in map(str, directories):
-        if not Path(word).exists() and "/" not in word:
+        resembled = "/" not in word and difflib.get_close_matches(word.lower(), NAMES, n=1, cutoff=0.7)
+        if resembled and not Path(word).exists():  # any other word is a directory that does not exist
             raise unknown("run, table or figure", word, NAMES)
     if not directories:
         raise BadInput("Name at least one run or folder of runs, for example: dcpg report runs table1")
