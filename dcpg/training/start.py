@@ -23,7 +23,7 @@ from dcpg.ranks import ALONE, Ranks
 from dcpg.storage.checkpoint import Damaged
 from dcpg.storage.rows import Summary, read_rows
 from dcpg.storage.rundir import RunDirectory
-from dcpg.text import given
+from dcpg.text import given, printable
 from dcpg.torchrun import processes
 from dcpg.training.observer import RunObserver
 from dcpg.training.trainer import Trainer, training_of
@@ -105,6 +105,8 @@ def resume(
             trainer.observer.warn(f"This run may not have the memory or disk that it needs: {'; '.join(missing)}.")
         _check_equal(trainer)
         trainer.restore()
+        if trainer.algorithm.cursor.rollout < trainer.config.rollouts:
+            _warn_of_environment(written, maker, trainer)
         changes = ({} if steps is None else {"steps": config.steps}) | _other_pictures(written, trainer)
         if changes:
             directory.write_json(directory.config, {**written.plain, **changes})
@@ -118,6 +120,20 @@ def _warn_of_emulation(trainer: Trainer) -> None:
         trainer.observer.warn(
             "This device has no instructions for bfloat16 and emulates it, many times slower than float32; a new run "
             f"with {given('machine.precision', 'fp32')} is faster."
+        )
+
+
+def _warn_of_environment(written: Written, maker: EnvMaker | None, trainer: Trainer) -> None:
+    """Say if your own environment has another name than so far, or begins new episodes here."""
+    before = written.environment
+    if before is not None and maker is not None and maker.ids != (before.id, before.test_id):
+        was, now = (
+            " and ".join(printable(id_) for id_ in ids if id_) for ids in ((before.id, before.test_id), maker.ids)
+        )
+        trainer.observer.warn(f"{trainer.directory.path} was trained on {was} so far and goes on with {now}.")
+    if not trainer.env.exact_state:
+        trainer.observer.warn(
+            "This environment cannot save its state: new episodes begin here, so the resume is not exact."
         )
 
 

@@ -231,8 +231,6 @@ class Trainer(LoopObserver):
     def restore(self) -> None:
         """Return to the newest valid checkpoint."""
         self.saver.restore()
-        if not self.env.exact_state:
-            self._warn("This environment cannot save its state: new episodes begin here, so the resume is not exact.")
         row, evaluation = self.directory.metrics.path, self.directory.evaluations.path
         self.logs.purge(self.steps, read_last(row, Metrics), read_last(evaluation, Evaluation))
 
