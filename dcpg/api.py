@@ -511,9 +511,10 @@ def _directory(run: Run | str | Path) -> Path:
 
 def _duration_of(agent: Agent, episodes: int) -> str:
     from dcpg.machine.estimate import playing
-    from dcpg.text import duration
+    from dcpg.text import counted, duration
 
-    return f"{episodes} episodes on this machine: about {duration(playing(agent.actor, agent.shape, episodes))}."
+    seconds = playing(agent.actor, agent.shape, episodes)
+    return f"{counted(episodes, 'episode')} on this machine: about {duration(seconds)}."
 
 
 def _ranges(name: str) -> Mapping[str, tuple[float, float]]:

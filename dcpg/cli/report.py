@@ -11,6 +11,7 @@ import typer
 
 from dcpg.cli.options import app
 from dcpg.errors import BadInput, unknown
+from dcpg.text import counted
 
 if TYPE_CHECKING:
     from dcpg.report.write import Report
@@ -69,7 +70,8 @@ def print_report(made: Report, out: Path) -> None:
     """Print what was written, what was left out and why, and what is missing."""
     runs, setting = made.comparison.records, made.comparison.setting
     finished = sum(record.finished for record in runs)
-    print(f"{len(runs)} runs ({setting.sentence()}): {finished} finished, {len(runs) - finished} unfinished.")
+    counts = f"{finished} finished, {len(runs) - finished} unfinished"
+    print(f"{counted(len(runs), 'run')} ({setting.sentence()}): {counts}.")
     if made.tables:
         print(f"Tables: {', '.join(made.tables)}")
     if made.figures:
@@ -79,7 +81,9 @@ def print_report(made: Report, out: Path) -> None:
     if made.version:
         commands = sum(len(entry.commands) for entry in made.missing)
         if commands:
-            print(f"Missing: {len(made.missing)} things; the page lists the {commands} commands that would make them.")
+            things = counted(len(made.missing), "thing")
+            them = "it" if len(made.missing) == 1 else "them"
+            print(f"Missing: {things}; the page lists the {counted(commands, 'command')} that would make {them}.")
         print(f"Page: {out / 'report.html'}")
     else:
         print(f"In: {out}")

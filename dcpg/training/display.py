@@ -21,7 +21,7 @@ from dcpg.envs.base import Spaces
 from dcpg.machine import estimate
 from dcpg.machine.needs import Needs
 from dcpg.storage.rows import Evaluation, Metrics
-from dcpg.text import duration, for_audience
+from dcpg.text import counted, duration, for_audience
 from dcpg.torchrun import processes
 
 REDRAW_SECONDS = 0.25  # at least, between two pictures on a terminal
@@ -116,7 +116,7 @@ class RunDisplay(Display):
         self.message(f"This run needs {needs.sentence()}.")
         steps, seconds = rollouts * config.rollout_size, estimate.training(config, spaces, rollouts) / processes()
         self.message(
-            f"{steps:,} steps ({rollouts} rollouts of {config.rollout_size}) on this machine: about "
+            f"{steps:,} steps ({counted(rollouts, 'rollout')} of {config.rollout_size}) on this machine: about "
             f"{duration(seconds)}{' and what the environment takes' if config.game.startswith(OWN) else ''}."
         )
         if seconds > 86400 and config.preset == "paper":

@@ -17,6 +17,7 @@ from dcpg.ranks import Ranks
 from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged
 from dcpg.storage.rows import read_rows
 from dcpg.storage.rundir import RunDirectory
+from dcpg.text import counted
 from dcpg.training.evaluations import Evaluations
 from dcpg.training.state import STRANGE, from_schema_1, pack, read_plain, unpack
 
@@ -134,8 +135,8 @@ class Saver:
         made_by = int(meta.get("processes", 1))
         if made_by != self.ranks.size:
             raise BadInput(
-                f"{self.directory.path} was made by {made_by} processes, not by {self.ranks.size}; continue with: "
-                f"{started_by(made_by, f'dcpg resume {self.directory.path}')}"
+                f"{self.directory.path} was made by {counted(made_by, 'process')}, not by {self.ranks.size}; continue "
+                f"with: {started_by(made_by, f'dcpg resume {self.directory.path}')}"
             )
 
     def _take(self, checkpoint: Checkpoint) -> dict[str, int]:

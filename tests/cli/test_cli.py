@@ -60,6 +60,13 @@ def test_explain_shows_every_term_with_equation_and_source(name: str, capsys: py
     assert "64 x 256 steps" in out
 
 
+def test_one_of_something_is_not_several(capsys: pytest.CaptureFixture[str]) -> None:
+    one = ["--set", "algorithm.N_pi=1", "--set", "algorithm.minibatches=1", "--set", "algorithm.segments=1"]
+    _, out, _ = run(capsys, "explain", "dcpg", *one)
+    assert "with tau in 1 minibatch   [Adam: policy]" in out
+    assert "with B, 1 segment per minibatch   [Adam: auxiliary]" in out
+
+
 def test_config_lists_names_values_origins(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "config", "dcpg", "--preset", "tiny", "--set", "algorithm.beta_V=2", "--json")
     rows = json.loads(out)
@@ -130,7 +137,11 @@ def test_train_eval_record_resume(capsys: pytest.CaptureFixture[str], tmp_path: 
     }  # fmt: skip
     code, text, _ = run(capsys, "eval", str(out), "--levels", "train", "--json")
     assert json.loads(text)["returns"] == summary["train_returns"]
+    code, text, _ = run(capsys, "eval", str(out), "--levels", "5")
+    assert "1 episode on this machine: about " in text
+    assert "level 5, 1 episode, weights at 256 steps" in text
     code, text, _ = run(capsys, "eval", str(out), "--levels", "5-7")
+    assert "levels 5-7, 3 episodes, weights at 256 steps" in text
     assert all(f"level {n:10d}" in text for n in (5, 6, 7))
     assert run(capsys, "eval", str(out), "--levels", "7-5")[0] == 2
     assert run(capsys, "train", "dcpg", "--game", "maze", "--out", str(out), *TINY)[0] == 2

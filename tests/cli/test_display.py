@@ -21,7 +21,7 @@ from dcpg.methods import METHODS
 from dcpg.seeding import generator, key, rand_seed
 from dcpg.storage.rows import Evaluation, Metrics
 from dcpg.sweep.view import view_directory
-from dcpg.text import duration
+from dcpg.text import counted, duration
 from dcpg.training import display
 from dcpg.training.display import RunDisplay
 from tests.sweep.fakes import drive_once, planned, split
@@ -164,6 +164,14 @@ def test_lines_of_a_sweep(clock: list[float], tmp_path: Path) -> None:
 
 def test_durations_as_people_say_them() -> None:
     assert [duration(s) for s in (5, 300, 7200, 10 * 86400)] == ["5 s", "5 min", "2.0 h", "10.0 days"]
+
+
+def test_counts_as_people_say_them() -> None:
+    said = [counted(n, "run") for n in (0, 1, 2, 12_000)]
+    assert said == ["0 runs", "1 run", "2 runs", "12,000 runs"]
+    assert [counted(n, noun) for n, noun in ((1, "process"), (2, "process"), (1, "minibatch"), (8, "minibatch"))] == [
+        "1 process", "2 processes", "1 minibatch", "8 minibatches",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", METHODS)
