@@ -22,7 +22,7 @@ TINY = {"evaluation.max_steps": 30, "evaluation.episodes": 2}
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever computes what a run needs or how long it takes fails."""
-    for owner, name in ((estimate, "training"), (start, "needs_of"), (start, "training_of")):
+    for owner, name in ((estimate, "costs"), (start, "needs_of"), (start, "training_of")):
         monkeypatch.setattr(owner, name, lambda *_, **__: pytest.fail("something was estimated"))
 
 
