@@ -81,9 +81,13 @@ def costs(config: Config, spaces: Spaces) -> Costs:
     policy = sum(_line_seconds(config, network, line, spaces, step) for line in method.policy_phase)
     auxiliary = sum(_line_seconds(config, network, line, spaces, step) for line in method.auxiliary_phase)
     episode = min(EPISODE, config.evaluation.max_steps)
+    remembering = 0.0
+    if method.auxiliary_phase:  # segment by segment, which is slower than all environments at once
+        segment = np.zeros((config.rollout_length, *spaces.shape), spaces.dtype)
+        remembering = _typical(lambda: actor.log_policy(segment)) / len(segment)
     return Costs(
         rollouts=size * (acting + ENV_SECONDS) + policy,
-        remembered=size * (acting + SEGMENT_SECONDS * frame) + auxiliary,
+        remembered=size * (remembering + SEGMENT_SECONDS * frame) + auxiliary,
         evaluations=2 * config.evaluation.episodes * episode * (acting + ENV_SECONDS),
     )
 

@@ -99,7 +99,8 @@ class Display(ABC):
 class Pace:
     """How long a run still takes: each kind of work goes on at the pace that it has had in this process.
 
-    A kind that has not been seen yet counts as it was estimated, corrected by what the others took.
+    A kind that has not been seen yet counts as it was estimated, corrected by what rollouts took. Evaluations say
+    little about the machine, because the length of their episodes is not known before.
     """
 
     def __init__(self) -> None:
@@ -143,9 +144,8 @@ class Pace:
         expected: dict[str, float] = dict.fromkeys(self.all, 0.0)
         if self.expected is not None:
             expected = dataclasses.asdict(self.expected)
-        wanted = sum(expected[kind] * self.done[kind] for kind in self.measured)
-        took = sum(self.measured[kind] * self.done[kind] for kind in self.measured)
-        factor = took / wanted if wanted else 1 / processes()
+        known = "rollouts" in self.measured and expected["rollouts"] > 0
+        factor = self.measured["rollouts"] / expected["rollouts"] if known else 1 / processes()
         units = {kind: self.measured.get(kind, factor * expected[kind]) for kind in self.all}
         return sum(max(units[kind] * self.all[kind] - self.seconds[kind], 0.0) for kind in self.all)
 

@@ -23,7 +23,8 @@ def test_estimates_grow_with_the_run(name: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(estimate, "_typical", lambda work: done.append(work()) or 0.01)
     config = resolve(name, "maze", preset="tiny")
     short, long = (estimate.training(config, SPACES, rollouts) for rollouts in (100, 10_000))
-    assert len(done) == 2 * (2 + len(config.declared().lines))
+    method = config.declared()
+    assert len(done) == 2 * (2 + len(method.lines) + bool(method.auxiliary_phase))
     assert 0 < 20 * short < long
 
 
@@ -55,7 +56,7 @@ def test_costs_are_the_sums_of_their_parts(monkeypatch: pytest.MonkeyPatch) -> N
     minibatch = h.segments * 16
     auxiliary = size * (0.01 / min(minibatch, 32) + 0.01 / minibatch)
     segments = estimate.SEGMENT_SECONDS * 32 * 32 * 3
-    assert found.remembered == pytest.approx(size * (acting + segments) + h.E_aux * auxiliary)
+    assert found.remembered == pytest.approx(size * (0.01 / 16 + segments) + h.E_aux * auxiliary)
     assert found.evaluations == pytest.approx(2 * 8 * 50 * (acting + estimate.ENV_SECONDS))
 
 
