@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from dcpg.extras import need
 from dcpg.runs.agent import Agent, load_agent
 from dcpg.runs.run import RunFiles
 from dcpg.storage.rundir import RunDirectory
-from dcpg.text import for_audience, printable
+from dcpg.text import for_audience
 from dcpg.torchrun import is_first
 from dcpg.training import start as starting
 from dcpg.training.observer import Observer, RunObserver, SilentObserver, Together
@@ -164,11 +163,6 @@ def resume(
             f"{_directory(run)} was also evaluated on unseen levels; name them too: "
             f"{for_audience('--test-env', 'test_env=')}."
         )
-    before = written.environment
-    if before is not None and maker is not None and maker.ids != (before.id, before.test_id):
-        names = (" and ".join(printable(id_) for id_ in ids if id_) for ids in ((before.id, before.test_id), maker.ids))
-        was, now = names
-        print(f"warning: {_directory(run)} was trained on {was} so far and goes on with {now}.", file=sys.stderr)
     starting.resume(_directory(run), steps, maker, _observers(observer, progress))
     return _finished(Run(_directory(run), *_envs(run, env, test_env)))
 
@@ -523,9 +517,10 @@ def _directory(run: Run | str | Path) -> Path:
 
 def _duration_of(agent: Agent, episodes: int) -> str:
     from dcpg.machine.estimate import playing
-    from dcpg.text import duration
+    from dcpg.text import counted, duration
 
-    return f"{episodes} episodes on this machine: about {duration(playing(agent.actor, agent.shape, episodes))}."
+    seconds = playing(agent.actor, agent.shape, episodes)
+    return f"{counted(episodes, 'episode')} on this machine: about {duration(seconds)}."
 
 
 def _ranges(name: str) -> Mapping[str, tuple[float, float]]:

@@ -13,9 +13,12 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Self
 
 from dcpg.errors import BadInput, unknown
+
+MOST = 10**18  # above any number that a setting may have; 1e999999999 would fill the memory
 
 
 def setting(
@@ -77,7 +80,7 @@ def _coerce(name: str, value: Any, hint: Any) -> Any:
         if hint is int:
             if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
                 raise ValueError
-            return int(value.replace("_", "")) if isinstance(value, str) else int(value)
+            return whole_number(value) if isinstance(value, str) else int(value)
         if hint is float:
             if isinstance(value, bool):
                 raise ValueError
@@ -88,6 +91,17 @@ def _coerce(name: str, value: Any, hint: Any) -> Any:
     if hint is str and not isinstance(value, str):
         raise BadInput(f"{name} must be text; got {value!r}.")
     return value
+
+
+def whole_number(text: str) -> int:
+    """A whole number from text such as 1000000, 1_000_000, 1e6 or 2.5e7; raises ValueError for anything else."""
+    try:
+        found = Decimal(text.strip())
+        if found.is_finite() and abs(found) < MOST and found == found.to_integral_value():
+            return int(found)
+    except ArithmeticError:
+        pass
+    raise ValueError(f"{text!r} is not a whole number")
 
 
 def _check_bounds(name: str, value: Any, bounds: Mapping[str, Any]) -> None:

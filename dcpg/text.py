@@ -42,6 +42,12 @@ def duration(seconds: float) -> str:
     return f"{seconds / 86400:.1f} days"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number and what it counts, in the singular for one: 1 run, 12,000 runs, 2 processes."""
+    plural = "es" if noun.endswith(("s", "ch")) else "s"
+    return f"{number:,} {noun}{'' if number == 1 else plural}"
+
+
 def gigabytes(size: float) -> str:
     """Bytes in GB, with two decimals below one."""
     return f"{size / 1e9:.2f} GB" if size < 1e9 else f"{size / 1e9:.1f} GB"

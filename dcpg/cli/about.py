@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from dcpg.cli.options import Json, MethodName, Plugin, Preset, Set, app, load_plugins, parse_settings
+from dcpg.text import counted
 
 
 @app.command()
@@ -39,8 +40,9 @@ def methods(plugin: Plugin = None, as_json: Json = False) -> None:
             terms = " ".join([*(t for terms in line["before"].values() for t in terms), *line["terms"]])
             print(f"{'':16s}   policy phase, {line['epochs']} x tau: {terms}")
         for line in row["auxiliary_phase"]:
-            phases = row["N_pi"] if isinstance(row["N_pi"], int) else ", ".join(map(str, row["N_pi"])) + ", ..."
-            print(f"{'':16s}   every {phases} rollouts, {line['epochs']} x B: {' '.join(line['terms'])}")
+            N_pi = row["N_pi"]
+            every = counted(N_pi, "rollout") if isinstance(N_pi, int) else f"{', '.join(map(str, N_pi))}, ... rollouts"
+            print(f"{'':16s}   every {every}, {line['epochs']} x B: {' '.join(line['terms'])}")
 
 
 @app.command()

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from dcpg.cli.options import At, Directory, Env, Json, Plugin, TestEnv, app, load_plugins
+from dcpg.text import counted
 
 
 class Analysis(StrEnum):
@@ -73,7 +74,8 @@ def _stiffness(r: dict[str, Any]) -> list[str]:
         f"sign agreement   {r['sign_agreement']:8.4f}   1: every error has the same sign",
     ]
     if r["recorded_mean"] is not None:
-        lines.append(f"while training   {r['recorded_mean']:8.4f}   mean of {len(r['recorded']['steps'])} measurements")
+        measurements = counted(len(r["recorded"]["steps"]), "measurement")
+        lines.append(f"while training   {r['recorded_mean']:8.4f}   mean of {measurements}")
     return lines
 
 
@@ -98,7 +100,7 @@ def _values(r: dict[str, Any]) -> list[str]:
 
 def _ood_actions(r: dict[str, Any]) -> list[str]:
     return [
-        f"wrong actions believed  {r['mean']:.2f} ± {r['std']:.2f} over {r['transitions']:,} transitions",
+        f"wrong actions believed  {r['mean']:.2f} ± {r['std']:.2f} over {counted(r['transitions'], 'transition')}",
         f"by raw action number    {r['raw_mean']:.2f} ± {r['raw_std']:.2f}",
         f"true action believed    {100 * r['true_believed']:.1f}% of the time",
     ]
@@ -112,8 +114,8 @@ def _levels(r: dict[str, Any]) -> list[str]:
     for split, name in SPLITS.items():
         found = r[split]
         lines.append(
-            f"{name:16s} {found['mean']:8.2f}   {len(found['levels'])} levels, {len(found['unsolved'])} without any "
-            "reward"
+            f"{name:16s} {found['mean']:8.2f}   {counted(len(found['levels']), 'level')}, "
+            f"{len(found['unsolved'])} without any reward"
         )
         for label, places in zip(("hardest", "easiest"), hardest_and_easiest(r, split), strict=True):
             text = ", ".join(f"{found['levels'][i]} ({found['returns'][i]:g})" for i in places)

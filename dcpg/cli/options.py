@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from dcpg import __version__
 from dcpg.errors import BadInput
+from dcpg.settings import whole_number
 
-app = typer.Typer(
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _PlainFlags:
+    """Leaves out the type of flags, which take no value, in --help."""
+
+    def get_params(self, ctx: Any) -> Any:
+        found = super().get_params(ctx)  # type: ignore[misc]
+        for option in found:
+            if getattr(option, "is_flag", False):
+                option.metavar = ""
+        return found
+
+
+class _Command(_PlainFlags, TyperCommand): ...
+
+
+class _Group(_PlainFlags, TyperGroup): ...
+
+
+class _App(typer.Typer):
+    def command(self, name: str | None = None, **options: Any) -> Callable[[F], F]:
+        return super().command(name, cls=_Command, **options)
+
+
+app = _App(
     name="dcpg",
+    cls=_Group,
     help="Delayed-Critic Policy Gradient: train agents on 200 Procgen levels, test them on levels never seen.\n\n"
     "Begin with:  dcpg train dcpg --game starpilot --preset laptop",
     no_args_is_help=True,
@@ -92,9 +121,21 @@ def load_plugins(given: list[str] | None) -> None:
         load_all(given)
 
 
+def steps_option(name: str, text: str) -> Any:
+    """An option that takes a number of steps, also as 1e6 or 1_000_000."""
+
+    def parse(value: str) -> int:
+        try:
+            return whole_number(value)
+        except ValueError:
+            raise BadInput(f"{name} takes a whole number of steps, such as 1000000 or 1e6; got {value!r}.") from None
+
+    return typer.Option(name, metavar="N", parser=parse, help=text)
+
+
 At = Annotated[
     int | None,
-    typer.Option(help="Use the weights at this number of steps (a milestone; 0: untrained) instead of the newest."),
+    steps_option("--at", "Use the weights at this number of steps (a milestone; 0: untrained) instead of the newest."),
 ]
 
 

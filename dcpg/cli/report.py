@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +11,7 @@ import typer
 
 from dcpg.cli.options import app
 from dcpg.errors import BadInput, unknown
+from dcpg.text import counted
 
 if TYPE_CHECKING:
     from dcpg.report.write import Report
@@ -54,7 +56,8 @@ def report(
     names = [word for word in given if word in NAMES and not Path(word).is_dir()]
     directories = [Path(word) for word in given if word not in names]
     for word in map(str, directories):
-        if not Path(word).exists() and "/" not in word:
+        resembled = "/" not in word and difflib.get_close_matches(word.lower(), NAMES, n=1, cutoff=0.7)
+        if resembled and not Path(word).exists():  # any other word is a directory that does not exist
             raise unknown("run, table or figure", word, NAMES)
     if not directories:
         raise BadInput("Name at least one run or folder of runs, for example: dcpg report runs table1")
@@ -69,8 +72,8 @@ def report(
 def print_report(made: Report, out: Path) -> None:
     """Print what was written, what was left out and why, and what is missing."""
     runs, finished = made.comparison.records, sum(record.finished for record in made.comparison.records)
-    count = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
-    print(f"{count} ({made.comparison.sentence()}): {finished} finished, {len(runs) - finished} unfinished.")
+    counts = f"{finished} finished, {len(runs) - finished} unfinished"
+    print(f"{counted(len(runs), 'run')} ({made.comparison.sentence()}): {counts}.")
     if made.comparison.caption:
         print(made.comparison.caption)
     if made.tables:
@@ -84,7 +87,9 @@ def print_report(made: Report, out: Path) -> None:
     if made.version:
         commands = sum(len(entry.commands) for entry in made.missing)
         if commands:
-            print(f"Missing: {len(made.missing)} things; the page lists the {commands} commands that would make them.")
+            things = counted(len(made.missing), "thing")
+            them = "it" if len(made.missing) == 1 else "them"
+            print(f"Missing: {things}; the page lists the {counted(commands, 'command')} that would make {them}.")
         print(f"Page: {out / 'report.html'}")
     else:
         print(f"In: {out}")

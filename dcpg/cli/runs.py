@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from dcpg.cli.options import At, Directory, Env, Json, Plugin, TestEnv, app, load_plugins
+from dcpg.text import counted
 
 
 @app.command("eval")
@@ -45,7 +46,9 @@ def evaluate(
         print(json.dumps(result))
         return
     returns = result["returns"]
-    print(f"{levels} levels, {len(returns)} episodes, weights at {result['steps']:,} steps")
+    listed = "level" if len(returns) == 1 else "levels"
+    where = f"{levels} levels" if levels in SPLITS else f"{listed} {levels}"
+    print(f"{where}, {counted(len(returns), 'episode')}, weights at {result['steps']:,} steps")
     print(f"  return           {result['return']:8.2f} +- {half_width(returns):.2f} (95% of the mean)")
     print(f"  predicted value  {result['predicted_value']:8.2f}")
     print(f"  true value       {result['true_value']:8.2f}")
@@ -78,7 +81,7 @@ def record(
     load_plugins(plugin)
     made = api.record(directory, levels=levels, at=at, out=out, env=env, test_env=test_env, show=print)
     for i, (level, value, length) in enumerate(zip(made.levels, made.returns, made.lengths, strict=True), 1):
-        print(f"{f'level {level}' if level >= 0 else f'episode {i}'}: return {value:g} in {length} steps")
+        print(f"{f'level {level}' if level >= 0 else f'episode {i}'}: return {value:g} in {counted(length, 'step')}")
     print(f"Video: {made.video}")
 
 

@@ -12,6 +12,7 @@ import typer
 
 from dcpg.cli.options import Env, EnvName, Json, Plugin, Set, TestEnv, app, load_plugins, parse_settings
 from dcpg.errors import BadInput
+from dcpg.text import counted
 from dcpg.torchrun import processes
 
 
@@ -89,7 +90,8 @@ def sweep(
         given[0], out=out, engine=engine.value, address=address, settings=options, retry=retry,
         env=env, test_env=test_env, name=name, observer=SweepDisplay(Console()),
     )  # fmt: skip
-    print(f"All {len(done.view.runs)} runs are done, in {done.directory}.")
+    runs = len(done.view.runs)
+    print(f"{'The run is' if runs == 1 else f'All {runs:,} runs are'} done, in {done.directory}.")
     print(f"Next: dcpg report {shlex.quote(str(done.directory))}")
 
 
@@ -104,5 +106,5 @@ def status(directory: Path, as_json: bool) -> None:
     if as_json:
         print(json.dumps(now.to_json()))
         return
-    print(f"{plan.name}: {len(plan.jobs)} runs in {directory}")
+    print(f"{plan.name}: {counted(len(plan.jobs), 'run')} in {directory}")
     Console().print(picture(now))

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from dcpg.sweep.plan import Plan
 from dcpg.sweep.view import RunView, SweepView, format_return, steps_of
-from dcpg.text import duration
+from dcpg.text import counted, duration
 from dcpg.training.display import Display
 
 SHOWN = 8  # rows of running runs, of failed runs and of games
@@ -23,7 +23,7 @@ class SweepDisplay(Display):
         self.now: SweepView | None = None
 
     def start(self, plan: Plan, where: str) -> None:
-        self.open(f"{plan.name}: {len(plan.jobs)} runs on {where}")
+        self.open(f"{plan.name}: {counted(len(plan.jobs), 'run')} on {where}")
 
     def update(self, now: SweepView) -> None:
         self.now = now

@@ -19,6 +19,7 @@ from dcpg.cli.options import (
     app,
     load_plugins,
     parse_settings,
+    steps_option,
 )
 from dcpg.torchrun import is_first
 
@@ -34,7 +35,8 @@ def train(
     test_env: TestEnv = None,
     name: EnvName = None,
     steps: Annotated[
-        int | None, typer.Option(help="Environment steps, floored to whole rollouts. (default: the preset's)")
+        int | None,
+        steps_option("--steps", "Environment steps such as 1e6, floored to whole rollouts. (default: the preset's)"),
     ] = None,
     seed: Annotated[int, typer.Option(help="Decides every random choice: two runs with one seed are identical.")] = 0,
     preset: Preset = "paper",
@@ -86,7 +88,7 @@ def train(
 def resume(
     directory: Directory,
     steps: Annotated[
-        int | None, typer.Option(help="Train to this number of steps in all, also past the run's end.")
+        int | None, steps_option("--steps", "Train to this number of steps in all, also past the run's end.")
     ] = None,
     env: Env = None,
     test_env: TestEnv = None,

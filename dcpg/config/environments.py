@@ -27,7 +27,7 @@ from dcpg.envs.adapter import GymnasiumEnv
 from dcpg.envs.base import Spaces
 from dcpg.errors import BadInput, unknown
 from dcpg.methods.plugins import import_file, import_named, short
-from dcpg.text import for_audience, option, printable
+from dcpg.text import counted, for_audience, option, printable
 
 MakeEnv = Callable[..., Any]
 """A function (num_envs, seed) that returns a Gymnasium vector environment with that many environments.
@@ -133,7 +133,7 @@ def _checked(env: Any, what: str, n: int) -> Any:
         raise BadInput(f"{what}(num_envs, seed) must return a Gymnasium vector environment; got {type(env).__name__}.")
     if env.num_envs != n:
         env.close()
-        raise BadInput(f"{what}({n}, seed) returned {env.num_envs} environments instead of {n}.")
+        raise BadInput(f"{what}({n}, seed) returned {counted(env.num_envs, 'environment')} instead of {n}.")
     return env
 
 

@@ -14,6 +14,7 @@ from dcpg.core.method import Tau, Terms
 from dcpg.envs.levels import PrioritisedLevels
 from dcpg.methods import METHODS, Method, Optimise
 from dcpg.methods.plugins import used
+from dcpg.text import counted
 
 SHOWN = 6  # phases of a schedule of N_pi
 
@@ -27,7 +28,7 @@ def explain(config: Config) -> str:
     net = config.network
     channels = ", ".join(map(str, net.wide_channels))
     which = "each" if len(m.networks) > 1 else "it"
-    lines.append(f"         {which} is {net.encoder}: {channels} channels, {net.features} features")
+    lines.append(f"         {which} is {net.encoder}: {channels} channels, {counted(net.features, 'feature')}")
     lines += ["", *_pseudocode(config, m)]
     lines += [
         "",
@@ -45,11 +46,14 @@ def explain(config: Config) -> str:
     for name, term in terms.items():
         doc = docstring(term)
         given = ", ".join(f"{k} = {v}" for k, v in _given(term).items())
-        lines += [
-            f"  {name:{width}s}  {doc['summary']}",
-            f"  {'':{width}s}  {doc['equation']}" + (f"   ({given})" if given else ""),
-            f"  {'':{width}s}  source: {doc['source']}",
+        details = [
+            doc["summary"],
+            "   ".join(part for part in (doc["equation"], f"({given})" if given else "") if part),
+            f"source: {doc['source']}" if doc["source"] else "",
         ]
+        first, *rest = [detail for detail in details if detail] or [""]
+        lines.append(f"  {name:{width}s}  {first}".rstrip())
+        lines += [f"  {'':{width}s}  {detail}" for detail in rest]
     return "\n".join(lines)
 
 
@@ -58,7 +62,8 @@ def _pseudocode(config: Config, m: Method) -> list[str]:
     if m.auxiliary_phase:
         lines += [" 2    B <- empty"]
     lines += [f" 3    for iter = 1 .. {_schedule(m)}"]
-    lines += [f" 4      tau <- {config.env.num_envs} x {config.rollout_length} steps with pi{_levels(config)}"]
+    steps = counted(config.rollout_length, "step")
+    lines += [f" 4      tau <- {config.env.num_envs} x {steps} with pi{_levels(config)}"]
     several = len(m.targets) > 1  # then each is named after its encoder, as in the paper
     for head, t in m.targets.items():
         name = f"R_{m.encoder_of(head)}" if several else "R"
@@ -99,9 +104,9 @@ def _minimise(line: Optimise) -> list[str]:
     """The line as text, with one text line per step if it takes several steps on each minibatch."""
     where = line.data
     data = (
-        f"tau in {where.minibatches} minibatches"
+        f"tau in {counted(where.minibatches, 'minibatch')}"
         if isinstance(where, Tau)
-        else f"B, {where.segments} segments per minibatch"
+        else f"B, {counted(where.segments, 'segment')} per minibatch"
     )
     if not line.before:
         return [f"minimise {_sum(line.terms)} with {data}   [Adam: {line.name}]"]

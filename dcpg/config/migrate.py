@@ -8,6 +8,7 @@ from typing import Any
 from dcpg.config.schema import SCHEMA
 from dcpg.envs.library import known_pictures
 from dcpg.errors import BadInput
+from dcpg.text import printable
 
 # The presets of schema 5. A run's label and setting follow from the presets with which it was started.
 PRESETS_5: dict[str, dict[str, Any]] = {
@@ -74,8 +75,23 @@ def migrated(plain: Mapping[str, Any]) -> dict[str, Any]:
     found, schema = dict(plain), plain.get("schema", SCHEMA)
     if schema not in (*MIGRATIONS, SCHEMA):
         readable = ", ".join(map(str, [*MIGRATIONS, SCHEMA]))
-        raise BadInput(f"it has schema {schema!r}; this program reads schemas {readable}.")
+        raise BadInput(
+            f"it has schema {printable(repr(schema))}; this program reads schemas {readable}. {_advice(plain, schema)}"
+        )
     while schema != SCHEMA:
         found = MIGRATIONS[schema](found) | {"schema": schema + 1}
         schema += 1
     return found
+
+
+def _advice(plain: Mapping[str, Any], schema: Any) -> str:
+    """What to do with a configuration that cannot be read."""
+    if not isinstance(schema, int):
+        return "The file is damaged; restore it from a copy."
+    versions = plain.get("versions")
+    release = printable(versions["dcpg"]) if isinstance(versions, dict) and versions.get("dcpg") else None
+    if schema > SCHEMA:
+        newer = f" to {release} or later" if release else ""
+        return f"A newer release wrote it; upgrade dcpg{newer}: pip install --upgrade dcpg"
+    wrote = f"dcpg {release}, which" if release else "the release of dcpg that"
+    return f"Read it with {wrote} wrote it, or train the run again."

@@ -45,6 +45,7 @@ from dcpg.text import printable
 EXPORT = "export"  # the key that makes a folder an export, and says which weights it holds
 PROCGEN, LATER = "procgen", "procgen_later"  # the library at the start, and others after a resume
 ENVIRONMENT, PLUGINS = "environment", "plugins"  # the user's own
+LONG = 500  # characters of a setting that a checkpoint does not repeat
 BESIDES = (  # in the file besides settings
     "schema", "preset_values", "init", "versions", PROCGEN, LATER, ENVIRONMENT, PLUGINS, "method_values", "explained",
     EXPORT,
@@ -194,8 +195,34 @@ def other_library(written: Written) -> dict[str, Any] | None:
 
 def fingerprint(plain: Mapping[str, Any]) -> str:
     """A hash of all that decides a run's result at a given number of steps."""
-    decisive = {name: value for name, value in plain.items() if name not in (*UNDECISIVE, *BESIDES)}
-    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+    return _hash(_decisive(plain))
+
+
+def _decisive(plain: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in plain.items() if name not in (*UNDECISIVE, *BESIDES)}
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def decisive_settings(config: Config) -> dict[str, Any]:
+    """What decides a run's result, by dotted name, for checkpoints to name; of a long list of levels only a hash."""
+    found: dict[str, Any] = {}
+    for name, value in _decisive(config.to_json()).items():
+        found |= {f"{name}.{key}": one for key, one in value.items()} if isinstance(value, dict) else {name: value}
+    return {name: f"a list with the hash {_hash(v)[:12]}" if len(str(v)) > LONG else v for name, v in found.items()}
+
+
+def changed_settings(before: Any, config: Config) -> list[str]:
+    """How a configuration differs from the settings that a checkpoint names, one clause per setting."""
+    if not isinstance(before, dict):  # by a release that did not name them
+        return []
+    return [
+        f"{name} was {printable(json.dumps(before[name]))} and is {printable(json.dumps(now))}"
+        for name, now in decisive_settings(config).items()
+        if name in before and before[name] != now
+    ]
 
 
 @dataclass(frozen=True)

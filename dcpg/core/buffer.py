@@ -19,6 +19,7 @@ from torch import Tensor
 
 from dcpg.core.batch import Batch
 from dcpg.core.rollout import PER_STEP, FrameShape, Rollout, check_rollout_tensors
+from dcpg.text import counted
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Buffer:
         kept = {name: tensors[name] for name in self.names}
         check_rollout_tensors(kept, {name: PER_STEP.get(name, torch.float32) for name in self.names}, self.frames)
         if len(segments) != self.frames.num_envs:
-            raise ValueError(f"{len(segments)} segments for {self.frames.num_envs} environments")
+            raise ValueError(f"{counted(len(segments), 'segment')} for {counted(self.frames.num_envs, 'environment')}")
         self.rollouts[number] = Kept(segments, kept)
 
     def clear(self) -> None:

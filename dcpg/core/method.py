@@ -110,6 +110,13 @@ class Method:
             return rollouts % self.N_pi == 0
         return sum(self._phases(rollouts)) == rollouts
 
+    def in_whole_phases(self, rollouts: int) -> int:
+        """How many of the first rollouts are in phases that end within them."""
+        if isinstance(self.N_pi, int):
+            return rollouts - rollouts % self.N_pi
+        *whole, last = self._phases(rollouts) if rollouts else (0,)
+        return sum(whole) + (last if sum(whole) + last <= rollouts else 0)
+
     def _phases(self, rollouts: int) -> Iterator[int]:
         done = 0
         for phase in itertools.count():

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dcpg.core.batch import Batch
 from dcpg.core.state import check_shape
+from dcpg.text import counted
 
 COMPRESSION_LEVEL = 1  # zstd's fastest
 PER_STEP = {  # dtype of each tensor [T, N]
@@ -196,7 +197,7 @@ class FrameShape:
     def opened(self, segments: list[bytes]) -> NDArray[Any]:
         """Decompress the segments of all environments, as `Rollout.frames` has them."""
         if len(segments) != self.num_envs:
-            raise ValueError(f"{len(segments)} segments for {self.num_envs} environments")
+            raise ValueError(f"{counted(len(segments), 'segment')} for {counted(self.num_envs, 'environment')}")
         frames = np.empty((self.length + self.stack, self.num_envs, *self.frame), self.dtype)
         for n, segment in enumerate(segments):
             frames[:, n] = self.open(segment)

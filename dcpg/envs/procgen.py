@@ -19,7 +19,7 @@ from dcpg.envs.levels import LevelChooser
 from dcpg.envs.library import NUM_ACTIONS, library
 from dcpg.errors import BadInput, unknown
 from dcpg.seeding import rand_seed
-from dcpg.text import for_audience
+from dcpg.text import counted, for_audience
 
 GAMES = (
     "bigfish", "bossfight", "caveflyer", "chaser", "climber", "coinrun", "dodgeball", "fruitbot",
@@ -150,7 +150,7 @@ class Procgen:
     def restore(self, state: list[bytes]) -> None:
         """Continue exactly from `state()`; a state of another game is refused before the library sees it."""
         if len(state) != self.num_envs:
-            raise ValueError(f"{len(state)} environment states for {self.num_envs} environments")
+            raise ValueError(f"{counted(len(state), 'state')} for {counted(self.num_envs, 'environment')}")
         for blob in state:
             if state_game(blob) != self.game:
                 raise ValueError(f"an environment state belongs to {state_game(blob)!r}, not to {self.game!r}")

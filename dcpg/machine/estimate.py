@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -24,10 +27,47 @@ from dcpg.seeding import generator
 
 EPISODE = 200  # steps of an average evaluation episode, for the estimate only
 ENV_SECONDS = 5e-5  # one environment step
+SEGMENT_SECONDS = 7e-9  # one byte of a frame, compressed for B and opened again
+
+
+@dataclass(frozen=True)
+class Work:
+    """How much there is to do of each kind of work."""
+
+    rollouts: int  # to sample and to train on in the policy phase
+    remembered: int  # rollouts that auxiliary phases train on
+    evaluations: int
+
+
+def work_of(config: Config, rollouts: int, done: int = 0) -> Work:
+    """The work of a run from `done` rollouts to `rollouts`."""
+    method, every = config.declared(), config.evaluation.every
+    phases = method.in_whole_phases(rollouts) - method.in_whole_phases(done) if method.auxiliary_phase else 0
+    evaluations = (rollouts - 1) // every - (done - 1) // every + ((rollouts - 1) % every > 0) if rollouts > done else 0
+    return Work(rollouts - done, phases, evaluations)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds that one unit of each kind of work takes."""
+
+    rollouts: float
+    remembered: float
+    evaluations: float
+
+    def of(self, work: Work) -> float:
+        """The seconds of some work."""
+        kinds = (field.name for field in dataclasses.fields(self))
+        return float(sum(getattr(self, kind) * getattr(work, kind) for kind in kinds))
 
 
 def training(config: Config, spaces: Spaces, rollouts: int) -> float:
-    """Seconds that some rollouts will take, with their evaluations."""
+    """Seconds that the first rollouts of a run will take, with their evaluations."""
+    return costs(config, spaces).of(work_of(config, rollouts))
+
+
+def costs(config: Config, spaces: Spaces) -> Costs:
+    """What the work of a run costs on this machine. Environments, evaluation episodes and B are not timed but known."""
     config, method = settled(config, spaces), config.declared()
     torch.set_num_threads(config.machine.threads)
     device = device_of(config)
@@ -35,28 +75,59 @@ def training(config: Config, spaces: Spaces, rollouts: int) -> float:
     network = build_network(config, spaces.shape, spaces.actions).to(device)
     frames = np.zeros((config.env.num_envs, *spaces.shape), spaces.dtype)
     actor = Actor(network, tuple(method.targets), config.machine.chunk, device)
-    acting = _best(lambda: actor(frames)) / len(frames)
-    per_step = acting * (2 if method.auxiliary_phase else 1) + ENV_SECONDS
-    for line in method.lines:
-        cost, size = _line_cost(config, network, line, spaces)
-        per_step += line.epochs * cost / size
-    evaluations = math.ceil(rollouts / config.evaluation.every) + 1
-    seconds = rollouts * config.rollout_size * per_step
-    return seconds + evaluations * 2 * config.evaluation.episodes * EPISODE * (acting + ENV_SECONDS)
+    acting = _typical(lambda: actor(frames)) / len(frames)
+    step = _step_cost(network)
+    size, frame = config.rollout_size, math.prod(spaces.single) * spaces.dtype.itemsize
+    policy = sum(_line_seconds(config, network, line, spaces, step) for line in method.policy_phase)
+    auxiliary = sum(_line_seconds(config, network, line, spaces, step) for line in method.auxiliary_phase)
+    episode = min(EPISODE, config.evaluation.max_steps)
+    remembering = 0.0
+    if method.auxiliary_phase:  # segment by segment, which is slower than all environments at once
+        segment = np.zeros((config.rollout_length, *spaces.shape), spaces.dtype)
+        remembering = _typical(lambda: actor.log_policy(segment)) / len(segment)
+    return Costs(
+        rollouts=size * (acting + ENV_SECONDS) + policy,
+        remembered=size * (remembering + SEGMENT_SECONDS * frame) + auxiliary,
+        evaluations=2 * config.evaluation.episodes * episode * (acting + ENV_SECONDS),
+    )
 
 
 def playing(actor: Actor, shape: tuple[int, ...], episodes: int) -> float:
     """Seconds that evaluation episodes will take."""
     frames = np.zeros((min(episodes, 100), *shape), np.uint8)
-    acting = _best(lambda: actor.log_policy(frames)) / len(frames)
+    acting = _typical(lambda: actor.log_policy(frames)) / len(frames)
     return episodes * EPISODE * (acting + ENV_SECONDS)
 
 
-def _line_cost(config: Config, network: Network, line: Optimise, spaces: Spaces) -> tuple[float, int]:
-    """Seconds of a training pass on one chunk, and how many samples the chunk has."""
-    b = config.machine.chunk
-    if isinstance(line.data, Tau):
-        b = min(b, config.rollout_size // line.data.minibatches)
+def _line_seconds(config: Config, network: Network, line: Optimise, spaces: Spaces, step: float) -> float:
+    """Seconds of all epochs of a line on one rollout of tau or B; `step` is what an Adam takes."""
+    data = line.data
+    minibatch = (
+        config.rollout_size // data.minibatches if isinstance(data, Tau) else data.segments * config.rollout_length
+    )
+    b = min(config.machine.chunk, minibatch)
+    chunk = _chunk_seconds(config, network, line, spaces, b)
+    return line.epochs * config.rollout_size * (chunk / b + len(line.adams) * step / minibatch)
+
+
+def _step_cost(network: Network) -> float:
+    """Seconds of one step of an Adam, with its clipping."""
+    parameters = list(network.parameters())
+    adam = torch.optim.Adam(parameters, lr=0.0)
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+
+    def once() -> None:
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        adam.step()
+
+    found = _typical(once)
+    adam.zero_grad(set_to_none=True)
+    return found
+
+
+def _chunk_seconds(config: Config, network: Network, line: Optimise, spaces: Spaces, b: int) -> float:
+    """Seconds of a training pass on one chunk of b samples."""
     zeros, heads = torch.zeros(b), config.declared().targets
     augmenter = augmenter_of(config)
     tau = _blank(b, spaces, augmenter.choose() if augmenter is not None else "")
@@ -84,7 +155,7 @@ def _line_cost(config: Config, network: Network, line: Optimise, spaces: Spaces)
             loss.backward()  # type: ignore[no-untyped-call]
             network.zero_grad(set_to_none=True)
 
-    return _best(once), b
+    return _typical(once)
 
 
 def _blank(b: int, spaces: Spaces, augmentation: str) -> Rollout:
@@ -107,14 +178,14 @@ def _blank(b: int, spaces: Spaces, augmentation: str) -> Rollout:
     )
 
 
-def _best(work: Callable[[], Any]) -> float:
-    """The shortest time of three, after one run that warms up."""
+def _typical(work: Callable[[], Any]) -> float:
+    """The median time of five, after one run that warms up: the shortest would be that of a machine without company."""
     work()
     times = []
-    for _ in range(3):
+    for _ in range(5):
         wait_for_gpu()
         start = time.perf_counter()
         work()
         wait_for_gpu()
         times.append(time.perf_counter() - start)
-    return min(times)
+    return median(times)

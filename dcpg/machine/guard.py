@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections.abc import Callable
 
@@ -15,7 +17,8 @@ def guarded(work: Callable[[], object]) -> None:
         work()
     except DcpgError as error:
         if is_first() or isinstance(error, OutOfMemory):  # several processes report the same error: print it once
-            print(f"dcpg: {error}", file=sys.stderr)
+            with contextlib.suppress(OSError):  # the terminal may be closed
+                print(f"dcpg: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(0)
@@ -28,3 +31,16 @@ def guarded(work: Callable[[], object]) -> None:
             "dcpg: There was no memory left. What was saved is kept; free some memory and try again.", file=sys.stderr
         )
         sys.exit(OutOfMemory.exit_code)
+    finally:
+        _leave_closed_outputs()
+
+
+def _leave_closed_outputs() -> None:
+    """Drop what can no longer be printed: Python would fail to print it when it ends, and exit with 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)

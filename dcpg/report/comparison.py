@@ -16,6 +16,7 @@ from dcpg.methods import METHODS
 from dcpg.report.likeness import PAPERS_STIFFNESS_STEPS, STEPS, Difference, differences
 from dcpg.report.statistics import HARD_RANGES, RANGES, Scores
 from dcpg.runs.records import Problem, Record, Setting
+from dcpg.text import counted
 
 Array = NDArray[Any]
 T = TypeVar("T")
@@ -297,4 +298,4 @@ class StiffnessRuns:
 
     def sentence(self) -> str:
         seeds = len({r.config.seed for r in self.records})
-        return f"{seeds} {'seed' if seeds == 1 else 'seeds'}, {self.steps:,} steps"
+        return f"{counted(seeds, 'seed')}, {self.steps:,} steps"

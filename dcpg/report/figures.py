@@ -19,6 +19,7 @@ from dcpg.report.paper import game_title, method_title
 from dcpg.report.scores import aggregates, improvement, papers_aggregate, profiles, sample_efficiency
 from dcpg.report.statistics import Interval
 from dcpg.storage.rows import SPLITS
+from dcpg.text import counted
 
 Names = tuple[str, ...]
 
@@ -268,7 +269,7 @@ def _count(counts: set[int]) -> str:
     if not some:
         return "no runs"
     low, high = min(some), max(some)
-    return f"{low} {'seed' if low == 1 else 'seeds'}" if low == high else f"{low} to {high} seeds"
+    return counted(low, "seed") if low == high else f"{low} to {high} seeds"
 
 
 def _headed(figure: Any, title: str, runs: Comparison | StiffnessRuns) -> None:

@@ -23,6 +23,7 @@ from dcpg.report.paper import method_title
 from dcpg.report.tables import METHODS_OF_TABLES
 from dcpg.runs.records import Record, setting_today
 from dcpg.settings import dotted
+from dcpg.text import counted
 
 OF_THE_SETTING = (
     "rollout_length", "env.", "levels.start", "levels.count", "levels.seeds", "network.channels", "network.features",
@@ -48,7 +49,7 @@ def missing(comparison: Comparison, measured: StiffnessRuns) -> list[Missing]:
 
 def _unfinished(comparison: Comparison) -> Missing:
     runs = [record for record in comparison.records if not record.finished]
-    what = f"{len(runs)} unfinished {'runs' if len(runs) > 1 else 'run'}: curves show how far they are, tables wait"
+    what = f"{counted(len(runs), 'unfinished run')}: curves show how far they are, tables wait"
     return Missing(what, [f"dcpg resume {_quoted(record.path)}{_code_of(record)}" for record in runs])
 
 
@@ -56,7 +57,7 @@ def _holes(comparison: Comparison) -> Missing:
     """Runs of the grid of methods, games and seeds that the other runs span."""
     commands = _grid(comparison, _procgen(comparison), _seeds(comparison))
     total = len(comparison.labels) * len(comparison.games) * len(_seeds(comparison))
-    return Missing(f"{len(commands)} of {total} runs of the grid that the others span", commands)
+    return Missing(f"{len(commands)} of {counted(total, 'run')} of the grid that the others span", commands)
 
 
 def _rest_of_the_paper(comparison: Comparison) -> Missing | None:

@@ -22,6 +22,7 @@ from dcpg.report.statistics import RANGES
 from dcpg.report.tables import TABLES, Table
 from dcpg.runs.records import Cache, Problem, read
 from dcpg.storage.files import dump, write_atomic
+from dcpg.text import counted
 
 CLAIMS = "claims"
 IN_TABLES = (*TABLES, CLAIMS)
@@ -72,7 +73,7 @@ def write_report(
     note_other_pictures(compared.values(), problems)
     note_other_plugins(compared.values(), problems)
     if not comparison.records:
-        raise BadInput(f"{len(records)} runs have no evaluation yet; come back when they have.")
+        raise BadInput(f"No evaluation yet in {counted(len(records), 'run')}; come back when there is one.")
     tables = [t for name, make in TABLES.items() if not names or name in names if (t := make(comparison))]
     same = {} if names else same_pictures(comparison)
     figures = _figures(comparison, measured, names, same, bands) if pictures else {}

@@ -29,7 +29,7 @@ from dcpg.runs.evaluate import environments_to_record, evaluate_agent, half_widt
 from dcpg.storage.files import dump, fsync_dir, write_durable
 from dcpg.storage.rows import SPLITS, Evaluation, read
 from dcpg.storage.rundir import RunDirectory
-from dcpg.text import option
+from dcpg.text import counted, option
 from dcpg.training.weights import WEIGHTS, Moment, find
 
 CONFIG, CARD, REPLAY = "config.json", "README.md", "replay.mp4"
@@ -290,7 +290,7 @@ def training_levels(config: Config) -> str:
     c = config.levels
     words = f"level seeds {c.start} to {c.start + c.count - 1}" if c.count else "all level seeds of the game"
     if c.seeds:
-        words = f"the {len(c.seeds)} level seeds that `levels.seeds` of `{CONFIG}` lists"
+        words = f"the {counted(len(c.seeds), 'level seed')} that `levels.seeds` of `{CONFIG}` lists"
     return words + (", by prioritised replay" if c.sampler == "prioritised" else "")
 
 

@@ -27,7 +27,7 @@ from dcpg.settings import dotted
 from dcpg.storage.files import read_regular
 from dcpg.storage.rows import LARGEST, SPLITS, Evaluation, Metrics, parse, parse_rows
 from dcpg.storage.rundir import RunDirectory
-from dcpg.text import printable
+from dcpg.text import counted, printable
 
 NEWEST = 3  # evaluations that keep their single episodes
 MOST_ANALYSIS = 64_000_000  # bytes
@@ -62,7 +62,8 @@ class Setting:
         return len(plain["levels.seeds"]) or int(plain["levels.count"])
 
     def sentence(self) -> str:
-        return f"{self.steps:,} steps, preset {self.preset}, {self.level_count or 'all'} training levels"
+        levels = counted(self.level_count, "training level") if self.level_count else "all training levels"
+        return f"{counted(self.steps, 'step')}, preset {self.preset}, {levels}"
 
 
 def setting_of(config: Config, preset_values: Mapping[str, Any]) -> Setting:
@@ -308,7 +309,7 @@ def _rows(path: Path, notes: list[str]) -> list[dict[str, Any]]:
         raise BadInput(f"{path.name} cannot be read ({error}).") from None
     lines = len(data.splitlines())
     if lines > len(rows):
-        notes.append(f"{path.name} is torn: {lines - len(rows)} of {lines} lines were passed over")
+        notes.append(f"{path.name} is torn: {lines - len(rows)} of {counted(lines, 'line')} were passed over")
     return rows
 
 

@@ -23,7 +23,7 @@ from typing import Any
 from dcpg.errors import NoValidCheckpoint
 from dcpg.ranks import ALONE, Ranks
 from dcpg.storage.files import dump, fsync_dir, write_atomic, write_durable
-from dcpg.text import option
+from dcpg.text import counted, option
 
 SCHEMA = 2  # of new checkpoints
 READABLE = (1, 2)
@@ -176,7 +176,7 @@ class CheckpointStore:
                 size, digest = int(entry["size"]), str(entry["sha256"])
                 actual = where.stat().st_size
                 if actual != size or size > MAX_FILE or where.is_symlink():
-                    raise Damaged(f"{key} has {actual} bytes instead of {size}")
+                    raise Damaged(f"{key} has {counted(actual, 'byte')} instead of {size}")
                 data = where.read_bytes()
             except (OSError, KeyError, TypeError, ValueError) as error:
                 raise Damaged(f"{key} cannot be read ({error})") from None

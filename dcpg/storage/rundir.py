@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,24 @@ class RunDirectory:
         self.timing = Rows(path / "timing.jsonl", writes)
         self.lock = Lock(path / "lock")
         self._made = self._created = False
+
+    def check_usable(self) -> None:
+        """Refuse a directory for a new run that is not free, cannot be written to or is in use; nothing is created."""
+        self.check_free()
+        place = self.path.absolute()
+        there = next(one for one in (place, *place.parents) if os.path.exists(one))
+        try:
+            with tempfile.TemporaryFile(dir=there):
+                pass
+        except OSError as error:
+            raise self._unwritable(error) from None
+        if there == place:
+            self.check_unused()
+
+    def check_unused(self) -> None:
+        """Refuse a directory that another process is training in."""
+        self.lock.acquire()
+        self.lock.release()
 
     def check_free(self) -> None:
         """Refuse a directory that already holds a run, or is none."""

@@ -16,6 +16,7 @@ from dcpg.errors import DcpgError
 from dcpg.machine.automatic import settled
 from dcpg.machine.devices import cpu_name, device_of, has_bf16
 from dcpg.methods.plugins import load_sent, to_send
+from dcpg.text import counted
 from dcpg.tools.measurement import DTYPES, PARTS, Measurement
 
 DEFAULT_METHODS = ("ppo", "ppg", "dcpg", "ddcpg")
@@ -77,7 +78,8 @@ def shown(found: dict[str, Any]) -> str:
     """The figures as tables, with a row for each method and precision."""
     machine = found["machine"]
     rows = {(n, p): figures for n, method in found["methods"].items() for p, figures in method["precisions"].items()}
-    title = f"{machine['cpu']}, {machine['threads']} threads" + (f", {machine['gpu']}" if "gpu" in machine else "")
+    gpu = f", {machine['gpu']}" if "gpu" in machine else ""
+    title = f"{machine['cpu']}, {counted(machine['threads'], 'thread')}{gpu}"
 
     def table(columns: Mapping[str, str], form: str, group: str = "") -> list[str]:
         """Columns are heading -> key of a row's figures, or of a group of them."""

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from dcpg.errors import BadInput
 from dcpg.extras import EXTRAS
+from dcpg.text import counted
 
 NEEDED = (
     "torch", "numpy", "gymnasium", "typer", "rich", "tensorboard", "safetensors", "zstandard", "psutil", "msgspec",
@@ -88,7 +89,7 @@ def _device() -> tuple[str, bool, str]:
     if torch.cuda.is_available():
         name = torch.cuda.get_device_name(0)
         return "device", True, f"cuda: {name}; dcpg doctor --device cuda says whether its numbers are right"
-    return "device", True, f"cpu: {cpu_name()}, {torch.get_num_threads()} threads"
+    return "device", True, f"cpu: {cpu_name()}, {counted(torch.get_num_threads(), 'thread')}"
 
 
 def _bfloat16() -> tuple[str, bool, str]:

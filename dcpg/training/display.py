@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import errno
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -18,7 +22,7 @@ from dcpg.envs.base import Spaces
 from dcpg.machine import estimate
 from dcpg.machine.needs import Needs
 from dcpg.storage.rows import Evaluation, Metrics
-from dcpg.text import duration, for_audience
+from dcpg.text import counted, duration, for_audience
 from dcpg.torchrun import processes
 
 REDRAW_SECONDS = 0.25  # at least, between two pictures on a terminal
@@ -30,10 +34,23 @@ PHASES = {
     "auxiliary": "auxiliary phase",
     "evaluate": "evaluation",
 }
+KINDS = {"auxiliary": "remembered", "evaluate": "evaluations"}  # of work; all other phases belong to a rollout
+
+
+@contextlib.contextmanager
+def _terminal_may_be_closed() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
 
 
 class Display(ABC):
-    """Shows something that changes. A subclass says what: a picture for terminals, and a line for other outputs."""
+    """Shows something that changes. A subclass says what: a picture for terminals, and a line for other outputs.
+
+    When its terminal is closed it shows nothing more: whoever displays something decides whether to go on.
+    """
 
     def __init__(self, console: Console) -> None:
         self.console, self.on_terminal = console, console.is_terminal
@@ -51,7 +68,8 @@ class Display(ABC):
         self.message(title, "bold" if self.on_terminal else "")
         if self.on_terminal:
             self._live = Live(self.picture(), console=self.console, auto_refresh=False, transient=False)
-            self._live.start()
+            with _terminal_may_be_closed():
+                self._live.start()
 
     def refresh(self, force: bool = False) -> None:
         """Show the picture or the line again, unless the last one is too recent."""
@@ -61,18 +79,75 @@ class Display(ABC):
         if not self.on_terminal:
             self.message(self.line())
         elif self._live is not None:
-            self._live.update(self.picture(), refresh=True)
+            with _terminal_may_be_closed():
+                self._live.update(self.picture(), refresh=True)
 
     def message(self, text: str, style: str = "") -> None:
         """Print a sentence, on a terminal above the picture."""
-        self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=not self.on_terminal)
+        with _terminal_may_be_closed():
+            self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=not self.on_terminal)
 
     def close(self) -> None:
         """Leave the last picture on the terminal."""
         if self._live is not None:
             self.refresh(force=True)
-            self._live.stop()
+            with _terminal_may_be_closed():
+                self._live.stop()
             self._live = None
+
+
+class Pace:
+    """How long a run still takes: each kind of work goes on at the pace that it has had in this process.
+
+    A kind that has not been seen yet counts as it was estimated, corrected by what rollouts took. Evaluations say
+    little about the machine, because the length of their episodes is not known before.
+    """
+
+    def __init__(self) -> None:
+        self.expected: estimate.Costs | None = None
+
+    def start(self, config: Config, rollouts_done: int) -> None:
+        """Begin to count; the rest of the run is still to do."""
+        self.config, self.rollouts_before = config, rollouts_done
+        self.all: dict[str, int] = dataclasses.asdict(estimate.work_of(config, config.rollouts, rollouts_done))
+        self.done, self.seconds = dict.fromkeys(self.all, 0), dict.fromkeys(self.all, 0.0)
+        self.measured: dict[str, float] = {}  # seconds of one unit
+        self._clock, self._kind = time.monotonic(), "rollouts"
+
+    def spend(self, kind: str) -> None:
+        """The time since the last call was spent on this kind of work."""
+        now, self._kind = time.monotonic(), kind
+        self.seconds[kind] += now - self._clock
+        self._clock = now
+
+    def finish_rollout(self, rollout: int) -> None:
+        """So many rollouts are done, with the auxiliary phase that follows the last one, if any."""
+        self.spend(self._kind)
+        done = estimate.work_of(self.config, rollout, self.rollouts_before)
+        self._finished("rollouts", done.rollouts)
+        self._finished("remembered", done.remembered)
+
+    def finish_evaluation(self) -> None:
+        self.spend("evaluations")
+        self._finished("evaluations", self.done["evaluations"] + 1)
+        self._kind = "rollouts"
+
+    def _finished(self, kind: str, count: int) -> None:
+        if count > self.done[kind]:
+            self.done[kind], self.measured[kind] = count, self.seconds[kind] / count
+
+    def left(self) -> float | None:
+        """Seconds to the end; None while nothing is known."""
+        self.spend(self._kind)
+        if self.expected is None and not self.measured:
+            return None
+        expected: dict[str, float] = dict.fromkeys(self.all, 0.0)
+        if self.expected is not None:
+            expected = dataclasses.asdict(self.expected)
+        known = "rollouts" in self.measured and expected["rollouts"] > 0
+        factor = self.measured["rollouts"] / expected["rollouts"] if known else 1 / processes()
+        units = {kind: self.measured.get(kind, factor * expected[kind]) for kind in self.all}
+        return sum(max(units[kind] * self.all[kind] - self.seconds[kind], 0.0) for kind in self.all)
 
 
 class RunDisplay(Display):
@@ -89,15 +164,18 @@ class RunDisplay(Display):
         self.last: Evaluation | None = None
         self.started, self.start_steps, self.steps, self.total = time.monotonic(), 0, 0, 1
         self.phase, self.place = "starting", ""
+        self.pace = Pace()
 
     def announce(self, config: Config, spaces: Spaces, needs: Needs, rollouts: int) -> None:
         """Say what the next rollouts will take, before they start."""
         if rollouts == 0:
             return
         self.message(f"This run needs {needs.sentence()}.")
-        steps, seconds = rollouts * config.rollout_size, estimate.training(config, spaces, rollouts) / processes()
+        left = estimate.work_of(config, config.rollouts, config.rollouts - rollouts)
+        self.pace.expected = estimate.costs(config, spaces)
+        steps, seconds = rollouts * config.rollout_size, self.pace.expected.of(left) / processes()
         self.message(
-            f"{steps:,} steps ({rollouts} rollouts of {config.rollout_size}) on this machine: about "
+            f"{steps:,} steps ({counted(rollouts, 'rollout')} of {config.rollout_size}) on this machine: about "
             f"{duration(seconds)}{' and what the environment takes' if config.game.startswith(OWN) else ''}."
         )
         if seconds > 86400 and config.preset == "paper":
@@ -107,6 +185,7 @@ class RunDisplay(Display):
     def start(self, config: Config, directory: Path, rollouts_done: int) -> None:
         self.start_steps = self.steps = rollouts_done * config.rollout_size
         self.total, self.started = config.rollouts * config.rollout_size, time.monotonic()
+        self.pace.start(config, rollouts_done)
         self.task = self.bar.add_task(self.phase, total=self.total, completed=self.steps)
         steps = "" if self.on_terminal else f"{self.total:,} steps, "  # the bar has them on a terminal
         machine = f"on {config.machine.device} in {config.machine.precision}"
@@ -116,15 +195,18 @@ class RunDisplay(Display):
 
     def progress(self, phase: str, place: str) -> None:
         self.phase, self.place = PHASES[phase], place
+        self.pace.spend(KINDS.get(phase, "rollouts"))
         self.refresh()
 
     def row(self, row: Metrics, steps_per_s: float) -> None:
         self.returns.extend(row.episode_returns)
         self.steps = row.steps
+        self.pace.finish_rollout(row.rollout)
         self.refresh()
 
     def evaluation(self, row: Evaluation) -> None:
         self.last = row
+        self.pace.finish_evaluation()
         if not self.on_terminal:
             self.phase, self.place = "evaluated", ""
         self.refresh(force=not self.on_terminal)
@@ -154,8 +236,8 @@ class RunDisplay(Display):
         return (self.steps - self.start_steps) / max(time.monotonic() - self.started, 1e-9)
 
     def _time_left(self) -> str:
-        speed = self._speed()
-        return duration((self.total - self.steps) / speed) if speed > 0 else "-"
+        seconds = self.pace.left()
+        return duration(seconds) if seconds is not None else "-"
 
     def _returns(self) -> tuple[str, str, str]:
         """The mean of the last 100 training episodes, and of the last evaluation on training and on unseen levels."""

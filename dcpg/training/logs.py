@@ -11,7 +11,6 @@ from typing import Any
 
 from dcpg.config.schema import Config
 from dcpg.config.written import fingerprint
-from dcpg.extras import need
 from dcpg.storage.rows import Evaluation, Metrics
 from dcpg.storage.rundir import RunDirectory
 
@@ -73,7 +72,6 @@ class Logs:
         self._writer: EventFile | None = None
         self._wandb: Any = None
         if config.wandb and directory.writes:
-            need("wandb", "wandb=true")
             import wandb
 
             self._wandb = wandb.init(

@@ -8,15 +8,16 @@ from typing import Any
 
 from dcpg.config.command import started_by
 from dcpg.config.schema import Config
+from dcpg.config.written import changed_settings, decisive_settings, versions
 from dcpg.config.written import fingerprint as fingerprint_of
-from dcpg.config.written import versions
 from dcpg.core.algorithm import Algorithm
 from dcpg.core.state import Stateful
-from dcpg.errors import BadInput, StorageFailed
+from dcpg.errors import BadInput, NoValidCheckpoint, StorageFailed
 from dcpg.ranks import Ranks
 from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged
 from dcpg.storage.rows import read_rows
 from dcpg.storage.rundir import RunDirectory
+from dcpg.text import counted
 from dcpg.training.evaluations import Evaluations
 from dcpg.training.state import STRANGE, from_schema_1, pack, read_plain, unpack
 
@@ -85,6 +86,7 @@ class Saver:
         meta = {
             "method": self.config.method,
             "config": self.fingerprint,
+            "settings": decisive_settings(self.config),  # for the message if config.json is changed
             "steps": self.steps,
             "phase_end": at.line == 0 and not self.algorithm.B.rollouts,
             "processes": self.ranks.size,
@@ -96,13 +98,27 @@ class Saver:
     def restore(self) -> None:
         """Return to the newest valid checkpoint; later rows are dropped."""
         found: dict[str, Any] = {}
+        changed: list[str] = []
 
         def accept(checkpoint: Checkpoint) -> None:
-            self._check_owner(checkpoint.meta)
+            try:
+                self._check_owner(checkpoint.meta)
+            except Damaged:
+                changed.extend(changed_settings(checkpoint.meta.get("settings"), self.config))
+                raise
             found["rows"] = self._take(checkpoint)
             found["versions"] = checkpoint.meta.get("versions")
 
-        self.store.newest_valid(accept, self.warn)
+        try:
+            self.store.newest_valid(accept, self.warn)
+        except NoValidCheckpoint:
+            if not changed:
+                raise
+            raise NoValidCheckpoint(
+                f"{self.directory.config} is not what the checkpoints were made with: "
+                f"{'; '.join(dict.fromkeys(changed))}. Change it back to resume, or start a new run with the new "
+                "values."
+            ) from None
         if self.algorithm.cursor.rollout > self.config.rollouts:
             raise BadInput(f"{self.directory.path} has made {self.steps} steps already; ask for more.")
         if found["versions"] != versions():
@@ -119,8 +135,8 @@ class Saver:
         made_by = int(meta.get("processes", 1))
         if made_by != self.ranks.size:
             raise BadInput(
-                f"{self.directory.path} was made by {made_by} processes, not by {self.ranks.size}; continue with: "
-                f"{started_by(made_by, f'dcpg resume {self.directory.path}')}"
+                f"{self.directory.path} was made by {counted(made_by, 'process')}, not by {self.ranks.size}; continue "
+                f"with: {started_by(made_by, f'dcpg resume {self.directory.path}')}"
             )
 
     def _take(self, checkpoint: Checkpoint) -> dict[str, int]:

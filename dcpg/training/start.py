@@ -15,6 +15,7 @@ from dcpg.config.written import LATER, PROCGEN, Written, check_plugins, other_li
 from dcpg.envs.base import Spaces, VectorEnv
 from dcpg.envs.procgen import train_seed
 from dcpg.errors import BadInput
+from dcpg.extras import need
 from dcpg.machine.automatic import settled
 from dcpg.machine.devices import device_of, has_bf16
 from dcpg.machine.needs import Needs, check_room, missing_room, needs_of
@@ -22,7 +23,7 @@ from dcpg.ranks import ALONE, Ranks
 from dcpg.storage.checkpoint import Damaged
 from dcpg.storage.rows import Summary, read_rows
 from dcpg.storage.rundir import RunDirectory
-from dcpg.text import given
+from dcpg.text import given, printable
 from dcpg.torchrun import processes
 from dcpg.training.observer import RunObserver
 from dcpg.training.trainer import Trainer, training_of
@@ -38,11 +39,14 @@ def start(
 ) -> Summary:
     """Train a new run in the directory `out`, from the weights of the run `init` if one is given.
 
-    The environments are made first, so that a directory is made only for a run that can begin.
+    What can be refused at once is, before anything takes time. Then the environments are made, so that a directory is
+    made only for a run that can begin.
     """
     config, ranks = settled(config), _join(config)
     directory = RunDirectory(out, ranks.first)
-    ranks.first_does(directory.check_free)
+    ranks.first_does(directory.check_usable)
+    ranks.first_does(lambda: _check_extras(config))
+    weights = newest_weights(init) if init is not None else None
     known = known_spaces(config)
     if known is not None:
         _check_needs(config, known, out, observer, ranks)
@@ -61,9 +65,9 @@ def start(
         ranks.first_does(directory.create)
         trainer = Trainer(config, directory, maker, observer, ranks, training=training)
         _warn_of_emulation(trainer)
-        if init is not None:
+        if weights is not None:
             try:
-                load_weights(trainer.network, newest_weights(init))
+                load_weights(trainer.network, weights)
             except Damaged as error:
                 raise BadInput(f"The weights of {init} do not fit this run: {error}.") from None
         _check_equal(trainer)
@@ -88,6 +92,8 @@ def resume(
     if maker is not None:
         maker.check_test(spaces, train_seed(config.seed), config.env.frame_stack)
     directory = RunDirectory(out, ranks.first)
+    ranks.first_does(directory.check_unused)
+    ranks.first_does(lambda: _check_extras(config))
     done = len(read_rows(directory.metrics.path))
     _announce(config, spaces, needs_of(config, spaces), max(config.rollouts - done, 0), observer, ranks)
     ranks.first_does(directory.lock.acquire)
@@ -99,7 +105,9 @@ def resume(
             trainer.observer.warn(f"This run may not have the memory or disk that it needs: {'; '.join(missing)}.")
         _check_equal(trainer)
         trainer.restore()
-        changes = ({} if steps is None else {"steps": steps}) | _other_pictures(written, trainer)
+        if trainer.algorithm.cursor.rollout < trainer.config.rollouts:
+            _warn_of_environment(written, maker, trainer)
+        changes = ({} if steps is None else {"steps": config.steps}) | _other_pictures(written, trainer)
         if changes:
             directory.write_json(directory.config, {**written.plain, **changes})
         return trainer.run()
@@ -112,6 +120,20 @@ def _warn_of_emulation(trainer: Trainer) -> None:
         trainer.observer.warn(
             "This device has no instructions for bfloat16 and emulates it, many times slower than float32; a new run "
             f"with {given('machine.precision', 'fp32')} is faster."
+        )
+
+
+def _warn_of_environment(written: Written, maker: EnvMaker | None, trainer: Trainer) -> None:
+    """Say if your own environment has another name than so far, or begins new episodes here."""
+    before = written.environment
+    if before is not None and maker is not None and maker.ids != (before.id, before.test_id):
+        was, now = (
+            " and ".join(printable(id_) for id_ in ids if id_) for ids in ((before.id, before.test_id), maker.ids)
+        )
+        trainer.observer.warn(f"{trainer.directory.path} was trained on {was} so far and goes on with {now}.")
+    if not trainer.env.exact_state:
+        trainer.observer.warn(
+            "This environment cannot save its state: new episodes begin here, so the resume is not exact."
         )
 
 
@@ -149,6 +171,11 @@ def _announce(
     """Before the lock is taken: an estimate of the time may take some itself."""
     if observer is not None and ranks.first:
         observer.announce(config, spaces, needs, rollouts)
+
+
+def _check_extras(config: Config) -> None:
+    if config.wandb:
+        need("wandb", "wandb=true")
 
 
 def _join(config: Config) -> Ranks:

@@ -16,23 +16,28 @@ from typing import Any
 from dcpg.errors import EnvironmentHung, InUse
 from dcpg.storage.lock import Lock
 
-NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
 class StopSignals:
-    """While entered, records signals for the loop to read between steps; a second SIGINT exits at once."""
+    """While entered, records signals for the loop to read between steps; a second SIGINT exits at once.
+
+    SIGHUP, which a terminal sends when it is closed, stays ignored where it was: `nohup` asks for that.
+    """
 
     def __init__(self) -> None:
         self.asked: str | None = None  # the signal that asked for a stop
         self._interrupted = False
-        self._before: list[Any] = []
+        self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():
-            self._before = [signal.signal(number, self._record) for number in NUMBERS]
+            for number in NUMBERS:
+                if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._record)
 
     def __exit__(self, *exception: object) -> None:
-        for number, handler in zip(NUMBERS, self._before, strict=False):
+        for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def _record(self, number: int, frame: FrameType | None) -> None:

@@ -231,8 +231,6 @@ class Trainer(LoopObserver):
     def restore(self) -> None:
         """Return to the newest valid checkpoint."""
         self.saver.restore()
-        if not self.env.exact_state:
-            self._warn("This environment cannot save its state: new episodes begin here, so the resume is not exact.")
         row, evaluation = self.directory.metrics.path, self.directory.evaluations.path
         self.logs.purge(self.steps, read_last(row, Metrics), read_last(evaluation, Evaluation))
 
@@ -263,9 +261,9 @@ class Trainer(LoopObserver):
         phase, at = self._phase(), self.algorithm.cursor
         self.stopwatch.lap(phase)
         place = f"epoch {at.epoch + 1}, minibatch {at.minibatch + 1}" if at.line > 0 else ""
-        self.observer.progress(phase, place)
         if self._meet(due=self.saver.due()):
             self.save()
+        self.observer.progress(phase, place)
 
     def _phase(self) -> str:
         line = self.algorithm.cursor.line

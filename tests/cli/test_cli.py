@@ -60,6 +60,13 @@ def test_explain_shows_every_term_with_equation_and_source(name: str, capsys: py
     assert "64 x 256 steps" in out
 
 
+def test_one_of_something_is_not_several(capsys: pytest.CaptureFixture[str]) -> None:
+    one = ["--set", "algorithm.N_pi=1", "--set", "algorithm.minibatches=1", "--set", "algorithm.segments=1"]
+    _, out, _ = run(capsys, "explain", "dcpg", *one)
+    assert "with tau in 1 minibatch   [Adam: policy]" in out
+    assert "with B, 1 segment per minibatch   [Adam: auxiliary]" in out
+
+
 def test_config_lists_names_values_origins(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "config", "dcpg", "--preset", "tiny", "--set", "algorithm.beta_V=2", "--json")
     rows = json.loads(out)
@@ -80,9 +87,17 @@ def test_config_lists_names_values_origins(capsys: pytest.CaptureFixture[str]) -
         (["train", "dcpg", "--game", "maze", "--steps", "5"], "less than one rollout"),
         (["train", "dcpg", "--game", "maze", "--device", "gpu"], "device"),
         (["train", "dcpg", "--game", "maze", "--device", "cuda"], "cuda"),
+        (["train", "dcpg", "--game", "maze", "--steps", "1.5"], "--steps takes a whole number of steps"),
+        (["train", "dcpg", "--game", "maze", "--steps", "1e999999999999"], "got '1e999999999999'"),
+        (["train", "dcpg", "--game", "maze", "--set", "steps=1.5"], "steps must be a whole number; got '1.5'"),
+        (["resume", "no-such-run", "--steps", "1e"], "--steps takes a whole number of steps"),
+        (["eval", "no-such-run", "--at", "1.5"], "--at takes a whole number of steps"),
         (["resume", "no-such-run"], "There is no run at no-such-run"),
         (["eval", "no-such-run"], "There is no run at no-such-run"),
         (["record", "no-such-run"], "There is no run at no-such-run"),
+        (["report", "nowhere"], "There is no directory nowhere."),
+        (["report", "runs/nowhere"], "There is no directory runs/nowhere."),
+        (["report", "tabel1"], "did you mean 'table1'"),
         (["explain", "ddcgp"], "did you mean 'ddcpg'"),
     ],
 )
@@ -122,12 +137,17 @@ def test_train_eval_record_resume(capsys: pytest.CaptureFixture[str], tmp_path: 
     }  # fmt: skip
     code, text, _ = run(capsys, "eval", str(out), "--levels", "train", "--json")
     assert json.loads(text)["returns"] == summary["train_returns"]
+    code, text, _ = run(capsys, "eval", str(out), "--levels", "5")
+    assert "1 episode on this machine: about " in text
+    assert "level 5, 1 episode, weights at 256 steps" in text
     code, text, _ = run(capsys, "eval", str(out), "--levels", "5-7")
+    assert "levels 5-7, 3 episodes, weights at 256 steps" in text
     assert all(f"level {n:10d}" in text for n in (5, 6, 7))
     assert run(capsys, "eval", str(out), "--levels", "7-5")[0] == 2
     assert run(capsys, "train", "dcpg", "--game", "maze", "--out", str(out), *TINY)[0] == 2
-    code, text, _ = run(capsys, "resume", str(out), "--steps", "384")
+    code, text, _ = run(capsys, "resume", str(out), "--steps", "3.84e2")
     assert code == 0
+    assert json.loads((out / "config.json").read_text())["steps"] == 384
     assert json.loads((out / "summary.json").read_text())["steps"] == 384
 
 
@@ -172,3 +192,11 @@ def test_help_tells_defaults_that_are_not_values() -> None:
     """Square brackets would be taken for markup and vanish."""
     done = subprocess.run([sys.executable, "-m", "dcpg", "train", "--help"], capture_output=True, text=True)
     assert "(default: the preset's)" in " ".join(done.stdout.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "sweep", "report", "bench"])
+def test_help_shows_no_type_for_flags(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, command, "--help")
+    assert code == 0
+    assert "--help" in out
+    assert "bool" not in out.lower()

@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 from rich.console import Console
@@ -15,13 +16,13 @@ from dcpg.config.resolve import resolve
 from dcpg.envs.base import Spaces
 from dcpg.machine import estimate
 from dcpg.machine.automatic import settled
-from dcpg.machine.estimate import training
+from dcpg.machine.estimate import Costs, training
 from dcpg.machine.needs import Needs
 from dcpg.methods import METHODS
 from dcpg.seeding import generator, key, rand_seed
 from dcpg.storage.rows import Evaluation, Metrics
 from dcpg.sweep.view import view_directory
-from dcpg.text import duration
+from dcpg.text import counted, duration
 from dcpg.training import display
 from dcpg.training.display import RunDisplay
 from tests.sweep.fakes import drive_once, planned, split
@@ -105,8 +106,53 @@ def test_elsewhere_there_is_a_line_every_half_minute_and_one_per_evaluation(cloc
     assert len(lines) == 4
 
 
+def test_the_time_left_follows_the_pace_of_each_kind_of_work(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16 rollouts with an auxiliary phase after every second one, and evaluations after the first and the last."""
+    monkeypatch.setattr(estimate, "costs", lambda config, spaces: Costs(1.0, 2.0, 10.0))
+    config = settled(resolve("dcpg", "maze", preset="tiny"))
+    show = RunDisplay(shown(on_terminal=False)[0])
+    show.announce(config, SPACES, Needs(memory=2e9, buffer=0.0, device=0.0, disk=1e9), 16)
+    show.start(config, Path("runs/x"), 0)
+    assert show.pace.left() == 16 * 1 + 16 * 2 + 2 * 10
+
+    def work(phase: str, seconds: float) -> None:
+        clock[0] += seconds
+        show.progress(phase, "")
+
+    def finish(rollout: int) -> None:
+        show.row(msgspec.structs.replace(ROW, rollout=rollout, steps=128 * rollout), 100.0)
+
+    work("collect", 1.0)
+    assert show.pace.left() == 67
+    work("policy", 2.0)
+    finish(1)
+    # a rollout took 3 seconds instead of 1, so the rest is expected to take three times as long as estimated
+    assert show.pace.left() == pytest.approx(15 * 3 + 16 * 6 + 2 * 30)
+    work("evaluate", 20.0)
+    show.evaluation(EVALUATION)
+    assert show.pace.left() == pytest.approx(15 * 3 + 16 * 6 + 20)
+    work("collect", 3.0)
+    work("auxiliary", 4.0)
+    assert show.pace.left() == pytest.approx(14 * 3 + 16 * 6 - 4 + 20)  # long phases count down
+    work("auxiliary", 4.0)
+    finish(2)
+    assert show.pace.left() == pytest.approx(14 * 3 + 14 * 4 + 20)
+    for rollout in range(3, 17):
+        work("policy", 3.0)
+        if rollout % 2 == 0:
+            work("auxiliary", 8.0)
+        finish(rollout)
+    assert show.pace.left() == pytest.approx(20)
+    work("evaluate", 5.0)
+    assert show.pace.left() == pytest.approx(15)
+    show.evaluation(EVALUATION)
+    assert show.pace.left() == pytest.approx(0)
+
+
 def test_what_a_run_will_take_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimate, "training", lambda config, spaces, rollouts: rollouts * 10_000.0)
+    monkeypatch.setattr(estimate, "costs", lambda config, spaces: Costs(10_000.0, 5e9, 0.0))  # ppo has no B
     config = resolve("ppo", "maze")
     console, text = shown(on_terminal=False)
     RunDisplay(console).announce(config, SPACES, Needs(memory=2e9, buffer=0.0, device=0.0, disk=1e9), 100)
@@ -164,6 +210,14 @@ def test_lines_of_a_sweep(clock: list[float], tmp_path: Path) -> None:
 
 def test_durations_as_people_say_them() -> None:
     assert [duration(s) for s in (5, 300, 7200, 10 * 86400)] == ["5 s", "5 min", "2.0 h", "10.0 days"]
+
+
+def test_counts_as_people_say_them() -> None:
+    said = [counted(n, "run") for n in (0, 1, 2, 12_000)]
+    assert said == ["0 runs", "1 run", "2 runs", "12,000 runs"]
+    assert [counted(n, noun) for n, noun in ((1, "process"), (2, "process"), (1, "minibatch"), (8, "minibatch"))] == [
+        "1 process", "2 processes", "1 minibatch", "8 minibatches",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", METHODS)

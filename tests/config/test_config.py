@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -123,3 +124,32 @@ def test_what_does_not_decide_the_result_is_not_in_the_fingerprint() -> None:
     c = resolve("dcpg", "maze", steps=10**6, settings={"algorithm.gamma": 0.99})
     assert fingerprint(a.to_json()) == fingerprint(b.to_json())
     assert fingerprint(a.to_json()) != fingerprint(c.to_json())
+
+
+@pytest.mark.parametrize("text", ["1000000", "1_000_000", "1e6", "1E6", "0.1e7", "1000000.0"])
+def test_steps_may_be_written_with_an_exponent(text: str) -> None:
+    assert resolve("ppo", "maze", settings={"steps": text}).steps == 1_000_000
+
+
+@pytest.mark.parametrize("text", ["1.5", "1e-1", "1e", "million", "inf", "nan", "1e30", "1e99999999999999", ""])
+def test_what_is_no_whole_number_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="steps must be a whole number; got"):
+        resolve("ppo", "maze", settings={"steps": text})
+
+
+@pytest.mark.parametrize(
+    ("schema", "versions", "advice"),
+    [
+        (12, {"dcpg": "0.9.1"}, "A newer release wrote it; upgrade dcpg to 0.9.1 or later: pip install --upgrade dcpg"),
+        (12, None, "A newer release wrote it; upgrade dcpg: pip install --upgrade dcpg"),
+        (3, {"dcpg": "0.0.2"}, "Read it with dcpg 0.0.2, which wrote it, or train the run again."),
+        (3, {}, "Read it with the release of dcpg that wrote it, or train the run again."),
+        ("9", {}, "The file is damaged; restore it from a copy."),
+    ],
+)
+def test_a_schema_that_cannot_be_read_says_what_to_do(schema: Any, versions: Any, advice: str) -> None:
+    plain = {**resolve("dcpg", "maze").to_json(), "schema": schema, "versions": versions}
+    with pytest.raises(BadInput) as refused:
+        from_json(plain, "runs/x/config.json")
+    expected = f"runs/x/config.json: it has schema {schema!r}; this program reads schemas 5, 6, 7, 8, 9. {advice}"
+    assert str(refused.value) == expected

@@ -285,6 +285,24 @@ def test_a_registered_id_is_used_again_and_nothing_else_is(folder: Path) -> None
     assert not (folder / "sprung").exists()
 
 
+def test_another_environment_is_warned_of_while_something_is_left_to_train(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {"preset": "tiny", "steps": 256, "settings": QUICK, "progress": False}
+    run = dcpg.train("ppo", env="one/signpost.py:make", out=folder / "run", **options)  # type: ignore[arg-type]
+    capsys.readouterr()
+    dcpg.resume(run.directory, env="two/signpost.py:make", progress=False)
+    assert capsys.readouterr().err == ""  # nothing is left, so nothing is seen of it
+    dcpg.resume(run.directory, env="two/signpost.py:make", steps=512, progress=False)
+    assert capsys.readouterr().err.splitlines() == [
+        f"{folder}/run was trained on {folder}/one/signpost.py:make so far and goes on with "
+        f"{folder}/two/signpost.py:make.",
+        "This environment cannot save its state: new episodes begin here, so the resume is not exact.",
+    ]
+    dcpg.resume(run.directory, env="one/signpost.py:make", progress=False)
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     "change",
     [

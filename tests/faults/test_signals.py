@@ -18,7 +18,7 @@ PLACES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGINT"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGINT", "SIGHUP"])
 def test_signal_in_every_part(runs: Driver, reference: Callable[..., Path], tmp_path: Path, name: str) -> None:
     """Exit 75 with the way to go on; a resume ends as if the run had never been stopped."""
     places = PLACES if name == "SIGTERM" else PLACES[2::3]

@@ -419,3 +419,22 @@ def test_a_schedule_may_be_a_function_of_the_phase() -> None:
     settings = {"algorithm.N_pi_first": "3", "algorithm.segments": 16}
     with pytest.raises(BadInput, match="segments=16 does not divide the 24 segments"):
         resolve("dcpg", "maze", preset="tiny", settings=settings)
+
+
+def test_explain_leaves_out_what_a_term_does_not_say(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A term with an equation but no source, one with nothing but a value, and one with nothing at all."""
+    (files / "mine.py").write_text(
+        VARIANT.replace(
+            "terms={**line.terms, ",
+            'terms={**line.terms, "a": (1.0, told), "b": (1.0, partial(silent, c=2)), "d": (1.0, lambda o, b: 0.0), ',
+        )
+        + '\nfrom functools import partial\ndef told(out, batch):\n    """Says.\n\n    Equation: 1\n    """\n'
+        + "def silent(out, batch, c): ...\n"
+    )
+    _, said, _ = command(capsys, "explain", "mine", "--plugin", "mine.py")
+    lines = said.splitlines()
+    start = lines.index("  a     Says.")
+    assert lines[start : start + 5] == [
+        "  a     Says.", "        1", "  b     (c = 2)", "  d", "  J_V   The value objective.",
+    ]  # fmt: skip
+    assert [line for line in lines if line.strip() == "source:"] == []

@@ -122,7 +122,8 @@ def test_figures_that_are_one_picture_are_drawn_once(tmp_path: Path, command: Co
     assert code == 0
     assert made is not None
     assert made.same == {
-        "figure6": "figure5", "figure8": "figure4", "figure12": "figure5", "figure13": "figure11", "figure14": "figure5",
+        "figure6": "figure5", "figure8": "figure4", "figure12": "figure5", "figure13": "figure11",
+        "figure14": "figure5",
     }  # fmt: skip
     assert "figure14 is left out: with these runs it is the same picture as figure5" in out
     assert (tmp_path / "out" / "figures" / "figure5.pdf").is_file()

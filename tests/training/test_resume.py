@@ -280,6 +280,35 @@ def test_a_configuration_whose_numbers_are_written_otherwise_is_the_same(tmp_pat
     assert '"timeout": 300.0' in text
     path.write_text(text.replace('"timeout": 300.0', '"timeout": 300'))
     assert dcpg.resume(run, steps=256).summary["steps"] == 256
-    path.write_text(text.replace('"gamma": 0.999', '"gamma": 0.9'))
+
+
+def test_settings_that_were_changed_by_hand_are_named(tmp_path: Path) -> None:
+    settings = {**TINY, "levels.seeds": ",".join(map(str, range(300)))}
+    run = dcpg.train("ppo", game="maze", preset="tiny", steps=128, out=tmp_path / "run", settings=settings)
+    path = run.directory / "config.json"
+    text = path.read_text()
+    changed = json.loads(text)
+    changed["algorithm"]["gamma"], changed["seed"], changed["keep_every"] = 0.9, 7, 128
+    path.write_text(json.dumps(changed))
+    with pytest.raises(NoValidCheckpoint) as refused:
+        dcpg.resume(run, steps=384)
+    assert str(refused.value) == (
+        f"{path} is not what the checkpoints were made with: seed was 0 and is 7; algorithm.gamma was 0.999 and is "
+        "0.9. Change it back to resume, or start a new run with the new values."
+    )
+    changed = json.loads(text)
+    changed["levels"]["seeds"][299] = 1000
+    path.write_text(json.dumps(changed))
+    with pytest.raises(NoValidCheckpoint, match=r"levels.seeds was \"a list with the hash \w{12}\" and is"):
+        dcpg.resume(run, steps=384)
+    changed["levels"]["seeds"] = [1, 2]
+    for manifest in (run.directory / "checkpoints").glob("*/manifest.json"):  # as older releases wrote them
+        plain = json.loads(manifest.read_text())
+        assert plain["settings"]["algorithm.gamma"] == 0.999
+        del plain["settings"]
+        manifest.write_text(json.dumps(plain))
+    path.write_text(json.dumps(changed))
     with pytest.raises(NoValidCheckpoint, match="another method or configuration"):
         dcpg.resume(run, steps=384)
+    path.write_text(text)
+    assert dcpg.resume(run, steps=256).summary["steps"] == 256
