@@ -62,7 +62,7 @@ def test_folders_without_runs(tmp_path: Path, command: Command) -> None:
     run = some(tmp_path / "one", "dcpg").path
     (run / "eval.jsonl").write_text("")
     code, _, err, _ = command(run, "--out", tmp_path / "out")
-    assert (code, err) == (2, "dcpg: 1 runs have no evaluation yet; come back when they have.\n")
+    assert (code, err) == (2, "dcpg: No evaluation yet in 1 run; come back when there is one.\n")
     (run / "config.json").write_text("{}")
     code, _, err, _ = command(run, "--out", tmp_path / "out")
     assert code == 2
