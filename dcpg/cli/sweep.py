@@ -28,8 +28,8 @@ def sweep(
         list[str],
         typer.Argument(
             metavar="FILE.toml|NAME | status DIR",
-            help="The file of a sweep, or one of table1, ablations, regularisation, stiffness, combinations, laptop; "
-            "or `status` and the directory of a sweep.",
+            help="The file of a sweep, or one of table1, ablations, regularisation, eta, stiffness, combinations and "
+            "laptop; or `status` and the directory of a sweep.",
         ),
     ],
     engine: Annotated[
