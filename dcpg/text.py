@@ -42,6 +42,11 @@ def duration(seconds: float) -> str:
     return f"{seconds / 86400:.1f} days"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number and what it counts: 1 run, 1,120 runs."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def gigabytes(size: float) -> str:
     """Bytes in GB, with two decimals below one."""
     return f"{size / 1e9:.2f} GB" if size < 1e9 else f"{size / 1e9:.1f} GB"

@@ -307,3 +307,5 @@ def test_your_own_environment_is_analysed_from_python(tmp_path: Path) -> None:
     assert "test" not in dcpg.analyse(run, "values")
     with pytest.raises(BadInput, match="only on Procgen"):
         dcpg.analyse(run, "levels", env=make)
+    (one,) = dcpg.api.analyse_all(tmp_path, analysis="levels", env=make)
+    assert (one.state, one.reason) == ("left out", "Levels can be played one by one only on Procgen.")
