@@ -43,8 +43,9 @@ def duration(seconds: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number and what it counts: 1 run, 1,120 runs."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """A number and what it counts: 1 run, 1,120 runs, 2 analyses."""
+    plural = f"{noun[:-2]}es" if noun.endswith("sis") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
 
 
 def gigabytes(size: float) -> str:

@@ -18,7 +18,7 @@ from dcpg.analysis.sample import rollouts
 from dcpg.config.build import make_levels, protocol_of
 from dcpg.config.environments import EnvMaker
 from dcpg.config.schema import ANALYSES, OWN, Config
-from dcpg.config.written import EXPORT, read_written
+from dcpg.config.written import EXPORT, parse_written, read_written
 from dcpg.core import evaluation
 from dcpg.core.evaluation import ROUND
 from dcpg.core.stiffness import parameters_of, states_and_targets, stiffness
@@ -113,7 +113,7 @@ def kept_result(
 ) -> dict[str, Any] | None:
     """What the same analysis of the same weights has left; None if it must be made, or made again."""
     options, run = options_of(analysis, given, at), RunDirectory(directory)
-    config = read_written(run).config
+    config = parse_written(run.read_config(), run.config, code=False).config
     try:
         found = json.loads(read_regular(run.path / "analysis" / f"{_file_name(analysis, at)}.json", MOST_RESULT))
         steps = found["steps"][-1] if analysis == "values" else found["steps"]

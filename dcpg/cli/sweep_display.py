@@ -8,7 +8,7 @@ from rich.text import Text
 
 from dcpg.sweep.plan import Plan
 from dcpg.sweep.view import RunView, SweepView, format_return, steps_of
-from dcpg.text import duration
+from dcpg.text import counted, duration
 from dcpg.training.display import Display
 
 SHOWN = 8  # rows of running runs, of failed runs and of games
@@ -45,7 +45,8 @@ def headline(now: SweepView) -> tuple[str, str]:
     """The counts of runs, and the steps with speed and time."""
     count, left = now.counts, now.seconds_left
     return (
-        f"{count['done']} done  {count['running']} running  {count['waiting']} waiting  {count['failed']} failed",
+        f"{count['done']} done  {count['running']} running  {count['waiting']} waiting  {count['failed']} failed"
+        + (f"  {counted(now.analyses_missing, 'analysis')} missing" if now.analyses_missing else ""),
         f"{100 * now.steps / max(now.steps_total, 1):.1f}% of {now.steps_total:,} steps  {now.steps_per_s:,.0f} steps/s"
         f"  {'-' if left is None else duration(left)} left",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from dcpg.sweep.directory import SweepDirectory
 from dcpg.sweep.index import Index
 from dcpg.sweep.local import Capacity, capacity, run_needs
 from dcpg.sweep.plan import Job, Plan
-from dcpg.sweep.view import statuses, steps_of
-from dcpg.text import duration
+from dcpg.sweep.view import missing_analyses, statuses, steps_of
+from dcpg.text import counted, duration
 
 NAMES_SHOWN = 4
 
@@ -50,6 +50,7 @@ class SweepEstimate:
     why_not: str = ""
     memory: float = 0.0  # bytes, of the largest run
     disk: float = 0.0  # bytes, of all runs
+    analysed: Counter[str] = field(default_factory=Counter)  # analysis -> runs that have it
 
     @property
     def steps(self) -> int:
@@ -75,12 +76,15 @@ def estimate_sweep(plan: Plan, root: Path) -> SweepEstimate:
     index = Index(directory.index, writable=False)
     failed = sum(index[name].failed and status.state != "finished" for name, status in found.items())
     unfinished = [job for job in plan.jobs if found[job.name].state != "finished"]
+    missing = missing_analyses(plan.jobs, found, directory)
+    done = [job for job in plan.jobs if job.name in missing]
+    analysed = Counter(name for job in done for name in job.analyses if name not in missing[job.name])
     sizes = {_size(job): job for job in plan.jobs}
     try:
         fits = capacity(plan.jobs)
         needs = {size: run_needs(job) for size, job in sizes.items()}
     except BadInput as error:
-        return SweepEstimate(plan.jobs, found, failed, why_not=str(error))
+        return SweepEstimate(plan.jobs, found, failed, why_not=str(error), analysed=analysed)
     return SweepEstimate(
         plan.jobs,
         found,
@@ -89,6 +93,7 @@ def estimate_sweep(plan: Plan, root: Path) -> SweepEstimate:
         fits,
         memory=max(n.memory for n in needs.values()),
         disk=sum(needs[_size(job)].disk for job in plan.jobs),
+        analysed=analysed,
     )
 
 
@@ -126,6 +131,8 @@ def describe(plan: Plan, root: Path, estimate: SweepEstimate) -> Iterator[str]:
         f"In {root}: {states['finished']} finished, {states['interrupted']} interrupted, {states['waiting']} "
         f"not begun{failed}."
     )
+    for analysis, count in Counter(analysis for job in jobs for analysis in job.analyses).items():
+        yield f"After training: {analysis} of {counted(count, 'run')}, {estimate.analysed[analysis]} there already."
     if estimate.capacity is None:
         yield f"Time and memory cannot be estimated here: {estimate.why_not}"
         return

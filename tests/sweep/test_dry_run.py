@@ -45,7 +45,8 @@ def test_dry_run_of_table1(capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     assert lines[0] == f"table1: 1,120 runs of 25,000,000 steps; {1120 * whole:,} steps in whole rollouts"
     assert lines[1].startswith("Runs: bigfish-ppo-0, bossfight-ppo-0, ")
     assert lines[2] == "In sweeps/table1: 0 finished, 0 interrupted, 1120 not begun."
-    assert f"{'3.3' if torch.version.cuda else '2.8'} GB of memory" in lines[3]
+    assert f"{'3.3' if torch.version.cuda else '2.8'} GB of memory" in lines[4]
+    assert lines[3] == "After training: ood-actions of 160 runs, 0 there already."
     assert lines[-2] == f"On this machine, one after another: about {seconds / 86400:.1f} days."
     assert lines[-1] == f"4 side by side (4 cores, 1 per run): about {seconds / 4 / 86400:.1f} days."
     assert list(tmp_path.iterdir()) == []

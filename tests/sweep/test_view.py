@@ -29,7 +29,7 @@ def test_status(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     runs = found.pop("runs")
     assert found == {
         "done": 0, "running": 1, "waiting": 1, "failed": 2, "steps": 640, "steps_total": 2048, "steps_per_s": 40.0,
-        "seconds_left": (128 + 512) / 40,
+        "seconds_left": (128 + 512) / 40, "analyses_missing": 0,
     }  # fmt: skip
     assert runs[0] == {
         "name": NAMES[0], "method": "ppo", "game": "starpilot", "seed": 0, "status": "failed", "steps": 0,
