@@ -345,6 +345,7 @@ def analyse(
     analysis: str,
     *,
     states: int | None = None,
+    burn_in: int | None = None,
     levels: int | None = None,
     episodes: int | None = None,
     at: int | None = None,
@@ -358,6 +359,7 @@ def analyse(
         run: A run or its directory.
         analysis: "stiffness", "values", "ood-actions" or "levels".
         states: For stiffness and ood-actions, the number of states in fresh rollouts.
+        burn_in: For these two, the steps that each environment plays before the first of these states.
         levels: For levels, the number of training levels, at most, and of unseen ones.
         episodes: For levels, episodes per level.
         at: The steps of a milestone, or 0 for the untrained agent, instead of the newest weights.
@@ -370,7 +372,7 @@ def analyse(
     """
     from dcpg.analysis.analyse import analyse as measure
 
-    given = {"states": states, "levels": levels, "episodes": episodes}
+    given = {"states": states, "burn_in": burn_in, "levels": levels, "episodes": episodes}
     return measure(_directory(run), analysis, given, at, _analysed_on(run, analysis, env, test_env), show)
 
 
@@ -381,6 +383,7 @@ def analyse_all(
     *directories: Run | str | Path,
     analysis: str,
     states: int | None = None,
+    burn_in: int | None = None,
     levels: int | None = None,
     episodes: int | None = None,
     at: int | None = None,
@@ -395,6 +398,7 @@ def analyse_all(
         directories: Runs, or folders with runs in them, such as the directory of a sweep.
         analysis: "stiffness", "values", "ood-actions" or "levels".
         states: For stiffness and ood-actions, the number of states in fresh rollouts.
+        burn_in: For these two, the steps that each environment plays before the first of these states.
         levels: For levels, the number of training levels, at most, and of unseen ones.
         episodes: For levels, episodes per level.
         at: The steps of a milestone, or 0 for the untrained agent, instead of the newest weights.
@@ -412,7 +416,7 @@ def analyse_all(
     paths, problems = run_directories([_directory(run) for run in directories])
     for problem in problems:
         print(f"warning: {problem.path}: {problem.text}", file=sys.stderr)
-    given = {"states": states, "levels": levels, "episodes": episodes}
+    given = {"states": states, "burn_in": burn_in, "levels": levels, "episodes": episodes}
     found: list[Analysed] = []
 
     def maker_of(path: Path) -> EnvMaker | None:

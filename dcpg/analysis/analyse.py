@@ -36,9 +36,11 @@ from dcpg.storage.rows import SPLITS, Evaluation
 from dcpg.storage.rundir import RunDirectory
 
 Show = Callable[[str], None]
+STATES = 16_384  # one rollout of the paper
+BURN_IN = 1_000  # steps in each environment: the longest episode of most of Procgen's games
 OPTIONS: Mapping[str, Mapping[str, int]] = {  # analysis -> option -> default
-    "stiffness": {"states": 16_384},  # one rollout of the paper
-    "ood-actions": {"states": 16_384},
+    "stiffness": {"states": STATES, "burn_in": BURN_IN},
+    "ood-actions": {"states": STATES, "burn_in": BURN_IN},
     "values": {},
     "levels": {"levels": 200, "episodes": 1},  # the paper's training levels; episodes per level
 }
@@ -58,8 +60,9 @@ def options_of(analysis: str, given: Mapping[str, int | None], at: int | None = 
         if name not in OPTIONS[analysis] and (name != "at" or analysis == "values"):
             raise BadInput(f"{name} means nothing to {analysis}; leave it out.")
     for name, value in typed.items():
-        if value < 1:
-            raise BadInput(f"{name} must be at least 1; got {value}.")
+        least = 0 if name == "burn_in" else 1
+        if value < least:
+            raise BadInput(f"{name} must be at least {least}; got {value}.")
     if at is not None and at < 0:
         raise BadInput(f"at must be at least 0; got {at}.")
     return {**OPTIONS[analysis], **typed}
@@ -101,9 +104,10 @@ def analyse(
         if analysis == "levels":
             result = about | levels_of(agent, options["levels"], options["episodes"], show)
         else:
-            show(f"{options['states']:,} states with the weights at {agent.steps:,} steps")
+            after = f", after a burn-in of {options['burn_in']:,}" if options["burn_in"] else ""
+            show(f"{options['states']:,} states with the weights at {agent.steps:,} steps{after}")
             measure = stiffness_of if analysis == "stiffness" else ood_actions_of
-            result = about | measure(agent, run, options["states"], maker)
+            result = about | measure(agent, run, options["states"], maker, options["burn_in"])
     write_result(run, config, result, _file_name(analysis, at))
     return result
 
@@ -141,10 +145,12 @@ def _newest_steps(run: RunDirectory, analysis: str) -> int | None:
     return int(names[-1][:12]) if names else None
 
 
-def stiffness_of(agent: Agent, run: RunDirectory, states: int, maker: EnvMaker | None = None) -> dict[str, Any]:
+def stiffness_of(
+    agent: Agent, run: RunDirectory, states: int, maker: EnvMaker | None = None, burn_in: int = 0
+) -> dict[str, Any]:
     """Stiffness on fresh rollouts, and beside it what the run measured while training."""
     head = agent.method.advantages
-    parts = [states_and_targets(tau, head) for tau in rollouts(agent, states, maker)]
+    parts = [states_and_targets(tau, head) for tau in rollouts(agent, states, maker, burn_in)]
     frames, returns = (torch.cat(part)[:states] for part in zip(*parts, strict=True))
     found = stiffness(agent.network, head, frames, returns, agent.config.machine.chunk)
     if found.states < 2:
@@ -163,11 +169,13 @@ def stiffness_of(agent: Agent, run: RunDirectory, states: int, maker: EnvMaker |
     }
 
 
-def ood_actions_of(agent: Agent, run: RunDirectory, states: int, maker: EnvMaker | None = None) -> dict[str, Any]:
+def ood_actions_of(
+    agent: Agent, run: RunDirectory, states: int, maker: EnvMaker | None = None, burn_in: int = 0
+) -> dict[str, Any]:
     """Wrong actions that the discriminator believes, on fresh rollouts on the training levels."""
     c = agent.config
     chunk, actions = c.machine.chunk, agent.spaces.actions
-    taus = rollouts(agent, states, maker)
+    taus = rollouts(agent, states, maker, burn_in)
     found = reduce(add, (believed_actions(agent.network, tau, c.game, actions, chunk) for tau in taus))
     if not found.counts.total:
         raise BadInput("No transition can be counted: every action taken is a special one.")

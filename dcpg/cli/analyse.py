@@ -41,6 +41,15 @@ def analyse(
         int | None,
         typer.Option(help="stiffness, ood-actions: the number of states in fresh rollouts. (default: 16384)", min=2),
     ] = None,
+    burn_in: Annotated[
+        int | None,
+        typer.Option(
+            metavar="STEPS",
+            help="stiffness, ood-actions: the steps that each environment plays before these states. (default: 1000)",
+            min=0,
+            max=1_000_000,
+        ),
+    ] = None,
     levels: Annotated[
         int | None,
         typer.Option(
@@ -76,7 +85,8 @@ def analyse(
 
     load_plugins(plugin)
     options: dict[str, Any] = {
-        "states": states, "levels": levels, "episodes": episodes, "at": at, "env": env, "test_env": test_env,
+        "states": states, "burn_in": burn_in, "levels": levels, "episodes": episodes, "at": at, "env": env,
+        "test_env": test_env,
     }  # fmt: skip
     if not _is_one_run(directories):
         _analyse_all(directories, analysis, options | {"again": again}, as_json)

@@ -223,6 +223,7 @@ class Driver:
         running = {name for name in trained if is_running(self.directory.run(name))}
         for name in running:
             self._note_start(name)
+        for name in running | (self.started & trained):  # one that is not running may be trained, and is analysed now
             self.statuses[name] = self._read_status(name)
         return view(self.plan, self.index, self.statuses, running.__contains__, self.missing)
 

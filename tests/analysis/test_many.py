@@ -13,7 +13,7 @@ from dcpg.cli.analyse_display import AnalyseDisplay
 from tests.cli.test_cli import run as command
 from tests.cli.test_display import shown
 
-SMALL = ["--states", "64"]
+SMALL = ["--states", "64", "--burn-in", "8"]
 
 
 def train(out: Path, method: str, steps: int = 128, seed: int = 0) -> None:
@@ -41,7 +41,7 @@ def test_folders_are_analysed_once_and_again_when_asked(runs: Path, capsys: pyte
     assert code == 0
     lines = out.splitlines()
     kept = json.loads((runs / "a" / "one" / "analysis" / "ood-actions.json").read_text())
-    assert kept["asked"] == {"states": 64}
+    assert kept["asked"] == {"states": 64, "burn_in": 8}
     figure = f"{kept['mean']:.2f} ± {kept['std']:.2f} wrong actions believed"
     assert lines[1] == f"1 of 4  {runs / 'a' / 'one'}: {figure}"
     assert lines[4].startswith(f"4 of 4  {runs / 'b' / 'ppo'}: left out: ppo has no discriminator to ask")
@@ -59,22 +59,22 @@ def test_folders_are_analysed_once_and_again_when_asked(runs: Path, capsys: pyte
 
     code, out, _ = command(capsys, "analyse", "ood-actions", str(runs), *SMALL, "--again")
     assert (code, out.splitlines()[-1]) == (0, "4 runs: 3 analysed, 0 there already, 1 left out.")
-    code, out, _ = command(capsys, "analyse", "ood-actions", str(runs), "--states", "128")  # other options
+    code, out, _ = command(capsys, "analyse", "ood-actions", str(runs), "--states", "64", "--burn-in", "0")  # others
     assert (code, out.splitlines()[-1]) == (0, "4 runs: 3 analysed, 0 there already, 1 left out.")
 
 
 def test_newer_weights_and_evaluations_are_analysed_anew(runs: Path) -> None:
     states = [[one.state for one in dcpg.api.analyse_all(runs, analysis=name)] for name in ("values", "values")]
     assert states == [["analysed"] * 4, ["there"] * 4]
-    dcpg.api.analyse_all(runs / "a", analysis="stiffness", states=64)
+    dcpg.api.analyse_all(runs / "a", analysis="stiffness", states=64, burn_in=8)
     dcpg.resume(runs / "a" / "two", steps=256)
-    found = dcpg.api.analyse_all(runs / "a", analysis="stiffness", states=64)
+    found = dcpg.api.analyse_all(runs / "a", analysis="stiffness", states=64, burn_in=8)
     assert [one.state for one in found] == ["there", "analysed"]
     assert [one.result["steps"] for one in found if one.result is not None] == [128, 256]
     found = dcpg.api.analyse_all(runs, analysis="values")
     assert [one.state for one in found] == ["there", "analysed", "there", "there"]
-    at_start = [dcpg.api.analyse_all(runs / "a", analysis="stiffness", states=64, at=0)[1].state for _ in range(2)]
-    assert at_start == ["analysed", "there"]
+    for state in ("analysed", "there"):
+        assert dcpg.api.analyse_all(runs / "a", analysis="stiffness", states=64, burn_in=8, at=0)[1].state == state
 
 
 def test_a_run_that_cannot_be_analysed_stops_no_other(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

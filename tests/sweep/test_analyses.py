@@ -35,7 +35,8 @@ def write_analysis(root: Path, name: str, steps: int = 512, states: int = 16_384
     folder = SweepDirectory(root).run(name) / "analysis"
     folder.mkdir(exist_ok=True)
     about = {"analysis": "ood-actions", "method": "ddcpg", "game": "starpilot", "seed": int(name[-1])}
-    (folder / "ood-actions.json").write_bytes(dump({**about, "asked": {"states": states}, "steps": steps}))
+    asked = {"states": states, "burn_in": 1000}
+    (folder / "ood-actions.json").write_bytes(dump({**about, "asked": asked, "steps": steps}))
 
 
 class Analysing(Memory):
