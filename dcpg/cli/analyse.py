@@ -200,8 +200,8 @@ def _levels(r: dict[str, Any]) -> list[str]:
     for split, name in SPLITS.items():
         found = r[split]
         lines.append(
-            f"{name:16s} {found['mean']:8.2f}   {len(found['levels'])} levels, {len(found['unsolved'])} without any "
-            "reward"
+            f"{name:16s} {found['mean']:8.2f}   {counted(len(found['levels']), 'level')}, {len(found['unsolved'])} "
+            "without any reward"
         )
         for label, places in zip(("hardest", "easiest"), hardest_and_easiest(r, split), strict=True):
             text = ", ".join(f"{found['levels'][i]} ({found['returns'][i]:g})" for i in places)

@@ -12,6 +12,7 @@ import typer
 
 from dcpg.cli.options import Env, EnvName, Json, Plugin, Set, TestEnv, app, load_plugins, parse_settings
 from dcpg.errors import BadInput
+from dcpg.text import counted
 from dcpg.torchrun import processes
 
 
@@ -89,7 +90,8 @@ def sweep(
         given[0], out=out, engine=engine.value, address=address, settings=options, retry=retry,
         env=env, test_env=test_env, name=name, observer=SweepDisplay(Console()),
     )  # fmt: skip
-    print(f"All {len(done.view.runs)} runs are done, in {done.directory}.")
+    runs = len(done.view.runs)
+    print(f"{f'All {runs:,} runs are' if runs > 1 else 'The run is'} done, in {done.directory}.")
     print(f"Next: dcpg report {shlex.quote(str(done.directory))}")
 
 
@@ -98,11 +100,19 @@ def status(directory: Path, as_json: bool) -> None:
     from rich.console import Console
 
     from dcpg.cli.sweep_display import picture
-    from dcpg.sweep.view import view_directory
+    from dcpg.sweep.view import driver_of, view_directory
 
     plan, now = view_directory(directory)
+    running, resume_command = driver_of(directory)
     if as_json:
-        print(json.dumps(now.to_json()))
+        print(json.dumps({**now.to_json(), "driver_running": running, "command": resume_command}))
         return
-    print(f"{plan.name}: {len(plan.jobs)} runs in {directory}")
+    print(f"{plan.name}: {counted(len(plan.jobs), 'run')} in {directory}")
     Console().print(picture(now))
+    if running:
+        print("Its driver is running.")
+    elif now.counts["waiting"] or now.counts["running"] or now.analyses_missing:
+        print(f"No driver is running. Go on with: {resume_command or 'the command that started the sweep'}")
+    elif now.counts["failed"]:
+        command = resume_command or "the command that started the sweep"
+        print(f"No driver is running. When the cause of the failures is gone: {command} --retry")

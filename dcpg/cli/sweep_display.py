@@ -23,7 +23,7 @@ class SweepDisplay(Display):
         self.now: SweepView | None = None
 
     def start(self, plan: Plan, where: str) -> None:
-        self.open(f"{plan.name}: {len(plan.jobs)} runs on {where}")
+        self.open(f"{plan.name}: {counted(len(plan.jobs), 'run')} on {where}")
 
     def update(self, now: SweepView) -> None:
         self.now = now

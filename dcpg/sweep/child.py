@@ -71,9 +71,10 @@ def _train(config: Config, directory: Path, maker: EnvMaker | None) -> None:
     from dcpg.training.start import resume, start
 
     if (directory / "config.json").exists():
+        there = read_written(RunDirectory(directory))
         if maker is not None:
-            maker = maker.expecting(read_written(RunDirectory(directory)).spaces)
-        resume(directory, maker=maker)
+            maker = maker.expecting(there.spaces)
+        resume(directory, config.steps if config.steps > there.config.steps else None, maker)
     else:
         start(config, directory, maker)
 

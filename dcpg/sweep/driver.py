@@ -114,7 +114,7 @@ class Driver:
             with self.signals, Watchdog(lock, math.inf):
                 self.statuses = statuses(self.plan, self.directory)
                 self.missing = missing_analyses(self.plan.jobs, self.statuses, self.directory)
-                self._prepare(retry)
+                self._prepare(retry, resume_command)
                 self._settle()
                 todo = [job for job in self.jobs.values() if self._to_do(job.name)]
                 try:
@@ -126,9 +126,9 @@ class Driver:
         finally:
             lock.release()
 
-    def _prepare(self, retry: bool) -> None:
+    def _prepare(self, retry: bool, resume_command: str) -> None:
         try:
-            write_atomic(self.directory.plan, dump(plan_json(self.plan)))
+            write_atomic(self.directory.plan, dump(plan_json(self.plan) | {"command": resume_command}))
             self.index = Index(self.directory.index)
             self.index.reconcile({name: status.state == "finished" for name, status in self.statuses.items()})
         except OSError as error:
@@ -146,6 +146,7 @@ class Driver:
         Others get the device and precision of a run for which the plan left the same to be resolved, or this machine's.
         """
         same, alike, related = dict[str, Machine](), dict[Any, Machine](), dict[Any, Machine]()
+        extended = 0
         for name, job in self.jobs.items():
             if self.statuses[name].state in ("interrupted", "finished"):
                 there = read_written(RunDirectory(self.directory.run(name)))
@@ -153,9 +154,14 @@ class Driver:
                     check_plugins(there, f"{name} cannot be continued")
                 else:
                     warn_of_plugins(there)
+                extended += there.config.steps < job.config.steps
                 same[name] = machine = there.config.machine
                 alike.setdefault((job.label, job.config.steps), machine)
                 related.setdefault((job.config.machine, job.config.preset), replace(machine, chunk=0))
+
+        if extended:
+            text = f"{counted(extended, 'run')} of fewer steps will go on to the sweep's number of steps."
+            self.observer.message(text)
 
         def resolved(job: Job) -> Config:
             config = job.config
@@ -300,7 +306,7 @@ class Driver:
     def _conclude(self, resume_command: str) -> SweepView:
         now = view(self.plan, self.index, self.statuses, lambda name: False, self.missing)
         done, failed = now.counts["done"], now.counts["failed"]
-        progress = f"{done} of {len(self.jobs)} runs are done"
+        progress = f"{done} of {counted(len(self.jobs), 'run')} {'is' if len(self.jobs) == 1 else 'are'} done"
         unanalysed = now.analyses_missing - sum(len(self.missing[name]) for name in self.not_analysed)
         if self.signals.asked and (now.counts["waiting"] or unanalysed):
             raise Stopped(

@@ -141,6 +141,15 @@ def view(
     return SweepView(tuple(runs))
 
 
+def driver_of(root: Path) -> tuple[bool, str]:
+    """Whether a driver works on a sweep, and the command that its last driver was started with; empty if unknown."""
+    try:
+        command = json.loads(read_regular(SweepDirectory(root).plan, MAX_PLAN_SIZE)).get("command")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        command = None
+    return is_running(root), printable(command) if isinstance(command, str) else ""  # the lock is as that of a run
+
+
 def view_directory(root: Path) -> tuple[Plan, SweepView]:
     """A sweep from its directory, while its driver works or long after. Writes nothing."""
     directory = SweepDirectory(root)

@@ -16,6 +16,7 @@ import pytest
 import dcpg
 from dcpg.errors import BadInput, Stopped, SweepIncomplete
 from dcpg.storage.files import dump
+from dcpg.storage.rows import read_rows
 from dcpg.sweep.attempt import Attempt, Outcome, run_attempt
 from dcpg.sweep.directory import SweepDirectory
 from dcpg.sweep.dry_run import describe, estimate_sweep
@@ -190,6 +191,22 @@ def test_the_process_of_a_run_makes_them(tmp_path: Path) -> None:
     assert set(made) == {"ood-actions.json", "ood-actions.png", "values.json", "values.png"}
     for name in ("ood-actions", "values"):
         assert json.loads(made[f"{name}.json"]) == json.loads(json.dumps(dcpg.analyse(run, name)))
+
+
+def test_a_process_that_is_given_more_steps_goes_on(tmp_path: Path) -> None:
+    """The result is that of a run that was begun with them, and the analyses are of the new weights."""
+    (job,) = planned(methods="ddcpg", seeds=1, steps=256, analyse_after="values").jobs
+    for steps in (128, 256):
+        config = {**job.config.to_json(), "steps": steps}
+        assert run_attempt(Attempt(str(tmp_path), "a", config, analyses=["values"]), lambda: False).code == 0
+    assert run_attempt(Attempt(str(tmp_path), "b", job.config.to_json()), lambda: False).code == 0
+    extended, at_once = (tmp_path / "runs" / name for name in "ab")
+    for run in (extended, at_once):
+        assert json.loads((run / "config.json").read_text())["steps"] == 256
+        assert json.loads((run / "summary.json").read_text())["steps"] == 256
+    rows = [read_rows(run / "metrics.jsonl") for run in (extended, at_once)]
+    assert rows[0] == rows[1]
+    assert json.loads((extended / "analysis" / "values.json").read_text())["steps"][-1] == 256
 
 
 def test_a_ray_worker_makes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
