@@ -74,8 +74,8 @@ def sweep(
     from rich.console import Console
 
     from dcpg import api
-    from dcpg.cli.sweep_display import SweepDisplay
-    from dcpg.sweep.dry_run import describe, estimate_sweep
+    from dcpg.cli.sweep_display import ProbeDisplay, SweepDisplay
+    from dcpg.sweep.dry_run import count_sweep, describe, describe_times, measure_speeds
     from dcpg.sweep.plan import read
 
     load_plugins(plugin)
@@ -83,8 +83,11 @@ def sweep(
     if dry_run:
         plan = read(given[0], options, {"env": env, "test_env": test_env, "name": name})
         root = out if out is not None else Path("sweeps") / plan.name
-        for line in describe(plan, root, estimate_sweep(plan, root)):
-            print(line)
+        counts = count_sweep(plan, root)
+        print("\n".join(describe(plan, root, counts)), flush=True)
+        with ProbeDisplay(Console(stderr=True)) as display:
+            measured = measure_speeds(counts, display.next)
+        print("\n".join(describe_times(measured)))
         return
     done = api.sweep(
         given[0], out=out, engine=engine.value, address=address, settings=options, retry=retry,

@@ -41,6 +41,29 @@ class SweepDisplay(Display):
         super().close()
 
 
+class ProbeDisplay:
+    """Which speed a dry run measures: one line, rewritten on a terminal and one line for each elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        self.console, self.status = console, console.status("") if console.is_terminal else None
+
+    def __enter__(self) -> ProbeDisplay:
+        if self.status is not None:
+            self.status.start()
+        return self
+
+    def next(self, number: int, total: int, method: str) -> None:
+        text = f"Measuring speed {number} of {total}: {method}"
+        if self.status is not None:
+            self.status.update(text)
+        else:
+            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def __exit__(self, *exception: object) -> None:
+        if self.status is not None:
+            self.status.stop()
+
+
 def headline(now: SweepView) -> tuple[str, str]:
     """The counts of runs, and the steps with speed and time."""
     count, left = now.counts, now.seconds_left

@@ -19,7 +19,7 @@ from dcpg.storage.files import dump
 from dcpg.storage.rows import read_rows
 from dcpg.sweep.attempt import Attempt, Outcome, run_attempt
 from dcpg.sweep.directory import SweepDirectory
-from dcpg.sweep.dry_run import describe, estimate_sweep
+from dcpg.sweep.dry_run import count_sweep, describe
 from dcpg.sweep.plan import read
 from dcpg.sweep.ray.task import DriverFile, carry_out
 from dcpg.sweep.view import read_plan, view_directory
@@ -153,11 +153,11 @@ def test_the_dry_run_counts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     plan = planned(**DDCPG)
     write_run(tmp_path, plan.jobs[1], place(512), finished=True)
     line = "After training: ood-actions of 2 runs, {} there already."
-    assert list(describe(plan, tmp_path, estimate_sweep(plan, tmp_path)))[3] == line.format(0)
+    assert list(describe(plan, tmp_path, count_sweep(plan, tmp_path)))[3] == line.format(0)
     write_analysis(tmp_path, NAMES[1])
-    assert list(describe(plan, tmp_path, estimate_sweep(plan, tmp_path)))[3] == line.format(1)
+    assert list(describe(plan, tmp_path, count_sweep(plan, tmp_path)))[3] == line.format(1)
     write_analysis(tmp_path, NAMES[1], states=64)  # not what a sweep asks for
-    assert list(describe(plan, tmp_path, estimate_sweep(plan, tmp_path)))[3] == line.format(0)
+    assert list(describe(plan, tmp_path, count_sweep(plan, tmp_path)))[3] == line.format(0)
 
 
 def test_the_plan_on_disk_has_them(tmp_path: Path) -> None:
