@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from dcpg.training import start as starting
 from dcpg.training.observer import Observer, RunObserver, SilentObserver, Together
 
 if TYPE_CHECKING:
+    from dcpg.analysis.many import Analysed
     from dcpg.report.write import Report
     from dcpg.sweep.driver import SweepObserver
     from dcpg.sweep.engine import Engine
@@ -30,8 +32,8 @@ if TYPE_CHECKING:
     from dcpg.sweep.view import SweepView
 
 __all__ = [
-    "Agent", "MakeEnv", "Observer", "Recording", "Run", "Sweep", "analyse", "evaluate", "export", "load", "record",
-    "report", "resume", "sweep", "train", "watch_report",
+    "Agent", "MakeEnv", "Observer", "Recording", "Run", "Sweep", "analyse", "analyse_all", "evaluate", "export", "load",
+    "record", "report", "resume", "sweep", "train", "watch_report",
 ]  # fmt: skip
 
 Env = MakeEnv | str  # a function, or text as --env takes it
@@ -338,6 +340,7 @@ def analyse(
     analysis: str,
     *,
     states: int | None = None,
+    burn_in: int | None = None,
     levels: int | None = None,
     episodes: int | None = None,
     at: int | None = None,
@@ -351,6 +354,7 @@ def analyse(
         run: A run or its directory.
         analysis: "stiffness", "values", "ood-actions" or "levels".
         states: For stiffness and ood-actions, the number of states in fresh rollouts.
+        burn_in: For these two, the steps that each environment plays before the first of these states.
         levels: For levels, the number of training levels, at most, and of unseen ones.
         episodes: For levels, episodes per level.
         at: The steps of a milestone, or 0 for the untrained agent, instead of the newest weights.
@@ -363,11 +367,60 @@ def analyse(
     """
     from dcpg.analysis.analyse import analyse as measure
 
-    maker = None if analysis == "values" else _maker(run, f"analyse {analysis}", env, test_env)[1]
-    return measure(_directory(run), analysis, states, levels, episodes, at, maker, show=show)
+    given = {"states": states, "burn_in": burn_in, "levels": levels, "episodes": episodes}
+    return measure(_directory(run), analysis, given, at, _analysed_on(run, analysis, env, test_env), show)
 
 
 # -- many runs
+
+
+def analyse_all(
+    *directories: Run | str | Path,
+    analysis: str,
+    states: int | None = None,
+    burn_in: int | None = None,
+    levels: int | None = None,
+    episodes: int | None = None,
+    at: int | None = None,
+    again: bool = False,
+    env: Env | None = None,
+    test_env: Env | None = None,
+    tell: Callable[[int, int, Analysed], None] = lambda number, total, run: None,
+) -> list[Analysed]:
+    """Analyse many runs, one after the other, as `dcpg.analyse` does one.
+
+    Args:
+        directories: Runs, or folders with runs in them, such as the directory of a sweep.
+        analysis: "stiffness", "values", "ood-actions" or "levels".
+        states: For stiffness and ood-actions, the number of states in fresh rollouts.
+        burn_in: For these two, the steps that each environment plays before the first of these states.
+        levels: For levels, the number of training levels, at most, and of unseen ones.
+        episodes: For levels, episodes per level.
+        at: The steps of a milestone, or 0 for the untrained agent, instead of the newest weights.
+        again: Also analyse runs that have the same analysis of the same weights already.
+        env: Your own environment, if the runs were trained on one that is not a registered Gymnasium id.
+        test_env: The one with unseen levels.
+        tell: Is called after each run, with its number from 1, how many there are, and what became of it.
+
+    Returns:
+        What became of each run: analysed, there already, left out because the analysis is not for it, or failed.
+    """
+    from dcpg.analysis.many import analyse_each
+    from dcpg.runs.records import run_directories
+
+    paths, problems = run_directories([_directory(run) for run in directories])
+    for problem in problems:
+        print(f"warning: {problem.path}: {problem.text}", file=sys.stderr)
+    given = {"states": states, "burn_in": burn_in, "levels": levels, "episodes": episodes}
+    found: list[Analysed] = []
+
+    def maker_of(path: Path) -> EnvMaker | None:
+        return _analysed_on(path, analysis, env, test_env)
+
+    for number, one in enumerate(analyse_each(paths, analysis, given, maker_of, at, again), 1):
+        tell(number, len(paths), one)
+        found.append(one)
+    return found
 
 
 def report(
@@ -509,6 +562,10 @@ def _maker(
     written = read_written(RunDirectory(_directory(run)))
     env, test_env = _envs(run, env, test_env)
     return written, maker_for(written.config.game, written.environment, env, test_env, f"{verb} {_directory(run)}")
+
+
+def _analysed_on(run: Run | str | Path, analysis: str, env: Env | None, test_env: Env | None) -> EnvMaker | None:
+    return None if analysis == "values" else _maker(run, f"analyse {analysis}", env, test_env)[1]
 
 
 def _directory(run: Run | str | Path) -> Path:

@@ -43,9 +43,10 @@ def duration(seconds: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number and what it counts, in the singular for one: 1 run, 12,000 runs, 2 processes."""
-    plural = "es" if noun.endswith(("s", "ch")) else "s"
-    return f"{number:,} {noun}{'' if number == 1 else plural}"
+    """A number and what it counts, in the singular for one: 1 run, 12,000 runs, 2 processes, 3 analyses."""
+    many = f"{noun}es" if noun.endswith(("s", "ch")) else f"{noun}s"
+    plural = f"{noun[:-2]}es" if noun.endswith("sis") else many
+    return f"{number:,} {noun if number == 1 else plural}"
 
 
 def gigabytes(size: float) -> str:

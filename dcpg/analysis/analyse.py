@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -17,7 +18,7 @@ from dcpg.analysis.sample import rollouts
 from dcpg.config.build import make_levels, protocol_of
 from dcpg.config.environments import EnvMaker
 from dcpg.config.schema import ANALYSES, OWN, Config
-from dcpg.config.written import read_written
+from dcpg.config.written import EXPORT, parse_written, read_written
 from dcpg.core import evaluation
 from dcpg.core.evaluation import ROUND
 from dcpg.core.stiffness import parameters_of, states_and_targets, stiffness
@@ -27,40 +28,73 @@ from dcpg.errors import BadInput, StorageFailed, unknown
 from dcpg.extras import need
 from dcpg.runs.agent import Agent, load_agent
 from dcpg.runs.records import STIFFNESS, read_run
+from dcpg.runs.status import last_rows
 from dcpg.seeding import key
-from dcpg.storage.files import dump, write_atomic
-from dcpg.storage.rows import SPLITS
+from dcpg.storage.checkpoint import CheckpointStore
+from dcpg.storage.files import dump, read_regular, write_atomic
+from dcpg.storage.rows import SPLITS, Evaluation
 from dcpg.storage.rundir import RunDirectory
 
 Show = Callable[[str], None]
-STATES, LEVELS, EPISODES = 16_384, 200, 1  # one rollout of the paper; its training levels; episodes per level
+STATES = 16_384  # one rollout of the paper
+BURN_IN = 1_000  # steps in each environment: the longest episode of most of Procgen's games
+OPTIONS: Mapping[str, Mapping[str, int]] = {  # analysis -> option -> default
+    "stiffness": {"states": STATES, "burn_in": BURN_IN},
+    "ood-actions": {"states": STATES, "burn_in": BURN_IN},
+    "values": {},
+    "levels": {"levels": 200, "episodes": 1},  # the paper's training levels; episodes per level
+}
+MOST_RESULT = 16_000_000  # bytes
+
+
+class DoesNotApply(BadInput):
+    """The analysis has no meaning for this run's method or environment, whatever it has learnt."""
+
+
+def options_of(analysis: str, given: Mapping[str, int | None], at: int | None = None) -> dict[str, int]:
+    """The options of an analysis with its defaults; one that it does not use is refused."""
+    if analysis not in ANALYSES:
+        raise unknown("analysis", analysis, ANALYSES)
+    typed = {name: value for name, value in given.items() if value is not None}
+    for name in [*typed, *(["at"] if at is not None else [])]:
+        if name not in OPTIONS[analysis] and (name != "at" or analysis == "values"):
+            raise BadInput(f"{name} means nothing to {analysis}; leave it out.")
+    for name, value in typed.items():
+        least = 0 if name == "burn_in" else 1
+        if value < least:
+            raise BadInput(f"{name} must be at least {least}; got {value}.")
+    if at is not None and at < 0:
+        raise BadInput(f"at must be at least 0; got {at}.")
+    return {**OPTIONS[analysis], **typed}
+
+
+def check_applies(config: Config, analysis: str) -> None:
+    """Refuse an analysis that has no meaning for such a run."""
+    if analysis == "ood-actions" and not any(HEAD in heads for heads in config.declared().networks.values()):
+        raise DoesNotApply(
+            f"{config.method} has no discriminator to ask; ood-actions is for ddcpg, dcpg+f, dcpg+i, dcpg+fi and dppg."
+        )
+    if analysis == "levels" and config.game.startswith(OWN):
+        raise DoesNotApply("Levels can be played one by one only on Procgen.")
 
 
 def analyse(
     directory: Path,
     analysis: str,
-    states: int | None = None,
-    levels: int | None = None,
-    episodes: int | None = None,
+    given: Mapping[str, int | None],
     at: int | None = None,
     maker: EnvMaker | None = None,
     show: Show = lambda text: None,
 ) -> dict[str, Any]:
-    """Analyse a run and write the result below it; an option that an analysis does not use is refused."""
-    if analysis not in ANALYSES:
-        raise unknown("analysis", analysis, ANALYSES)
-    given = {"states": states, "levels": levels, "episodes": episodes, "at": at}
-    takes = {"values": (), "levels": ("levels", "episodes", "at")}.get(analysis, ("states", "at"))
-    for name, value in given.items():
-        if value is not None and name not in takes:
-            raise BadInput(f"{name} means nothing to {analysis}; leave it out.")
-        if value is not None and value < (0 if name == "at" else 1):
-            raise BadInput(f"{name} must be at least 1; got {value}.")
+    """Analyse a run and write the result below it; `given` has the options that were given."""
+    options = options_of(analysis, given, at)
     run = RunDirectory(directory)
     config = read_written(run).config
+    check_applies(config, analysis)
     about: dict[str, Any] = {
         "analysis": analysis, "method": config.method, "game": config.game, "seed": config.seed
     }  # fmt: skip
+    about |= {"asked": options} if options else {}
     need("report", "The picture of an analysis", "matplotlib")
     if analysis == "values":
         result = about | values_of(run)
@@ -68,20 +102,55 @@ def analyse(
         agent = load_agent(directory, at, maker)
         about["steps"] = agent.steps
         if analysis == "levels":
-            result = about | levels_of(agent, levels or LEVELS, episodes or EPISODES, show)
+            result = about | levels_of(agent, options["levels"], options["episodes"], show)
         else:
-            count = states or STATES
-            show(f"{count:,} states with the weights at {agent.steps:,} steps")
+            after = f", after a burn-in of {options['burn_in']:,}" if options["burn_in"] else ""
+            show(f"{options['states']:,} states with the weights at {agent.steps:,} steps{after}")
             measure = stiffness_of if analysis == "stiffness" else ood_actions_of
-            result = about | measure(agent, run, count, maker)
-    write_result(run, config, result, analysis if at is None else f"{analysis}-{at:012d}")
+            result = about | measure(agent, run, options["states"], maker, options["burn_in"])
+    write_result(run, config, result, _file_name(analysis, at))
     return result
 
 
-def stiffness_of(agent: Agent, run: RunDirectory, states: int, maker: EnvMaker | None = None) -> dict[str, Any]:
+def kept_result(
+    directory: Path, analysis: str, given: Mapping[str, int | None], at: int | None = None
+) -> dict[str, Any] | None:
+    """What the same analysis of the same weights has left; None if it must be made, or made again."""
+    options, run = options_of(analysis, given, at), RunDirectory(directory)
+    config = parse_written(run.read_config(), run.config, code=False).config
+    try:
+        found = json.loads(read_regular(run.path / "analysis" / f"{_file_name(analysis, at)}.json", MOST_RESULT))
+        steps = found["steps"][-1] if analysis == "values" else found["steps"]
+        about = [found[name] for name in ("analysis", "method", "game", "seed")]
+        same = about == [analysis, config.method, config.game, config.seed] and found.get("asked", {}) == options
+    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        return None
+    newest = _newest_steps(run, analysis) if at is None else at
+    return found if same and steps == newest else None
+
+
+def _file_name(analysis: str, at: int | None) -> str:
+    return analysis if at is None else f"{analysis}-{at:012d}"
+
+
+def _newest_steps(run: RunDirectory, analysis: str) -> int | None:
+    """The steps of what the analysis would see: the newest weights, or the last evaluation; reads no weights."""
+    if analysis == "values":
+        rows = last_rows(run.evaluations.path, Evaluation)
+        return rows[-1].steps if rows else None
+    export = run.read_config().get(EXPORT)
+    if export is not None:
+        return export.get("steps") if isinstance(export, dict) else None
+    names = CheckpointStore(run.checkpoints).names()
+    return int(names[-1][:12]) if names else None
+
+
+def stiffness_of(
+    agent: Agent, run: RunDirectory, states: int, maker: EnvMaker | None = None, burn_in: int = 0
+) -> dict[str, Any]:
     """Stiffness on fresh rollouts, and beside it what the run measured while training."""
     head = agent.method.advantages
-    parts = [states_and_targets(tau, head) for tau in rollouts(agent, states, maker)]
+    parts = [states_and_targets(tau, head) for tau in rollouts(agent, states, maker, burn_in)]
     frames, returns = (torch.cat(part)[:states] for part in zip(*parts, strict=True))
     found = stiffness(agent.network, head, frames, returns, agent.config.machine.chunk)
     if found.states < 2:
@@ -100,16 +169,13 @@ def stiffness_of(agent: Agent, run: RunDirectory, states: int, maker: EnvMaker |
     }
 
 
-def ood_actions_of(agent: Agent, run: RunDirectory, states: int, maker: EnvMaker | None = None) -> dict[str, Any]:
+def ood_actions_of(
+    agent: Agent, run: RunDirectory, states: int, maker: EnvMaker | None = None, burn_in: int = 0
+) -> dict[str, Any]:
     """Wrong actions that the discriminator believes, on fresh rollouts on the training levels."""
-    if HEAD not in agent.network.encoder_of:
-        raise BadInput(
-            f"{agent.config.method} has no discriminator to ask; ood-actions is for ddcpg, dcpg+f, dcpg+i, dcpg+fi and "
-            "dppg."
-        )
     c = agent.config
     chunk, actions = c.machine.chunk, agent.spaces.actions
-    taus = rollouts(agent, states, maker)
+    taus = rollouts(agent, states, maker, burn_in)
     found = reduce(add, (believed_actions(agent.network, tau, c.game, actions, chunk) for tau in taus))
     if not found.counts.total:
         raise BadInput("No transition can be counted: every action taken is a special one.")
@@ -151,8 +217,6 @@ def values_of(run: RunDirectory) -> dict[str, Any]:
 def levels_of(agent: Agent, count: int, episodes: int, show: Show = lambda text: None) -> dict[str, Any]:
     """The return on each training level (at most `count`), and on equally many levels that were never seen."""
     c = agent.config
-    if c.game.startswith(OWN):
-        raise BadInput("Levels can be played one by one only on Procgen.")
     known: Sequence[int] = c.levels.seeds or range(c.levels.start, c.levels.start + c.levels.count)
     rng = np.random.default_rng(key(c.seed, "analyse", "levels"))
     train = list(known[:count]) if known else _drawn(rng, count, ())

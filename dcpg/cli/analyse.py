@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dcpg.cli.options import At, Directory, Env, Json, Plugin, TestEnv, app, load_plugins
+from dcpg.cli.options import At, Env, Json, Plugin, TestEnv, app, load_plugins
+from dcpg.errors import BadInput, DcpgError
 from dcpg.text import counted
+
+if TYPE_CHECKING:
+    from dcpg.analysis.many import Analysed
+
+NAMES_SHOWN = 10  # of runs that failed, in the last message
 
 
 class Analysis(StrEnum):
@@ -24,10 +33,22 @@ class Analysis(StrEnum):
 @app.command()
 def analyse(
     analysis: Annotated[Analysis, typer.Argument(metavar="ANALYSIS", help="stiffness, values, ood-actions or levels.")],
-    directory: Directory,
+    directories: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR...", help="Runs, or folders with runs in them, such as the directory of a sweep."),
+    ],
     states: Annotated[
         int | None,
         typer.Option(help="stiffness, ood-actions: the number of states in fresh rollouts. (default: 16384)", min=2),
+    ] = None,
+    burn_in: Annotated[
+        int | None,
+        typer.Option(
+            metavar="STEPS",
+            help="stiffness, ood-actions: the steps that each environment plays before these states. (default: 1000)",
+            min=0,
+            max=1_000_000,
+        ),
     ] = None,
     levels: Annotated[
         int | None,
@@ -39,6 +60,10 @@ def analyse(
     ] = None,
     episodes: Annotated[int | None, typer.Option(help="levels: episodes per level. (default: 1)", min=1)] = None,
     at: At = None,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Many runs: also those that have this analysis of their newest weights already."),
+    ] = False,
     env: Env = None,
     test_env: TestEnv = None,
     plugin: Plugin = None,
@@ -51,20 +76,82 @@ def analyse(
     ood-actions: how many wrong actions does the discriminator believe?
     levels: the return on each level, the hardest and easiest levels, and those that are never solved.
 
-    The result is written to DIR/analysis as JSON and as a picture; `dcpg report` uses it.
+    The result is written to DIR/analysis as JSON and as a picture; `dcpg report` uses it. Of several runs, those that
+    have it already are passed over, and one that cannot be analysed does not stop the others (exit code 1 at the end).
+
+    Example:  dcpg analyse ood-actions sweeps/ablations
     """
     from dcpg import api
 
     load_plugins(plugin)
-    result = api.analyse(
-        directory, analysis.value, states=states, levels=levels, episodes=episodes, at=at, env=env, test_env=test_env,
-        **({} if as_json else {"show": print}),
-    )  # fmt: skip
+    options: dict[str, Any] = {
+        "states": states, "burn_in": burn_in, "levels": levels, "episodes": episodes, "at": at, "env": env,
+        "test_env": test_env,
+    }  # fmt: skip
+    if not _is_one_run(directories):
+        _analyse_all(directories, analysis, options | {"again": again}, as_json)
+        return
+    options |= {} if as_json else {"show": print}
+    result = api.analyse(directories[0], analysis.value, **options)
     if as_json:
         print(json.dumps(result))
         return
     name = analysis.value if at is None else f"{analysis.value}-{at:012d}"
-    print("\n".join([*LINES[analysis](result), f"Kept: {directory / 'analysis' / name}.png"]))
+    print("\n".join([*LINES[analysis](result), f"Kept: {directories[0] / 'analysis' / name}.png"]))
+
+
+def _is_one_run(directories: Sequence[Path]) -> bool:
+    from dcpg.runs.records import run_directories
+
+    (first, *more) = directories
+    return not more and (not first.is_dir() or run_directories([first])[0] == [first])
+
+
+def _analyse_all(directories: Sequence[Path], analysis: Analysis, options: dict[str, Any], as_json: bool) -> None:
+    """Analyse many runs with a line for each; raise at the end if any failed."""
+    from rich.console import Console
+
+    from dcpg import api
+    from dcpg.cli.analyse_display import AnalyseDisplay
+
+    display = AnalyseDisplay(Console(stderr=as_json))
+    display.open(f"{analysis.value} of the runs in {', '.join(map(str, directories))}")
+    try:
+        runs = api.analyse_all(
+            *directories,
+            analysis=analysis.value,
+            **options,
+            tell=lambda number, total, run: display.done(number, total, run, _one_line(analysis, run)),
+        )
+    finally:
+        display.close()
+    if as_json:
+        print(json.dumps([run.to_json() for run in runs]))
+    else:
+        print("\n".join(_summary(runs)))
+    failed = [run for run in runs if run.failed]
+    if failed:
+        named = " ".join(f"{run.run}: {run.reason}" for run in failed[:NAMES_SHOWN])
+        more = f" And {len(failed) - NAMES_SHOWN} more." if len(failed) > NAMES_SHOWN else ""
+        raise DcpgError(f"{len(failed)} of {counted(len(runs), 'run')} could not be analysed. {named}{more}")
+    if all(run.state == "left out" for run in runs):
+        raise BadInput(f"None of the runs can have this analysis: {runs[0].reason}")
+
+
+def _one_line(analysis: Analysis, run: Analysed) -> str:
+    if run.result is None:
+        return f"{'failed: ' if run.failed else 'left out: '}{run.reason}"
+    return f"{SHORT[analysis](run.result)}{' (there already)' if run.state == 'there' else ''}"
+
+
+def _summary(runs: Sequence[Analysed]) -> Iterator[str]:
+    count = Counter(run.state for run in runs)
+    parts = [f"{count['analysed']} analysed", f"{count['there']} there already"]
+    parts += [f"{count['left out']} left out"] if count["left out"] else []
+    parts += [f"{count['failed']} failed"] if count["failed"] else []
+    yield f"{counted(len(runs), 'run')}: {', '.join(parts)}."
+    if count["there"]:
+        yield "Give --again to analyse those that were there already too."
 
 
 def _stiffness(r: dict[str, Any]) -> list[str]:
@@ -127,3 +214,10 @@ LINES = {
     Analysis.stiffness: _stiffness, Analysis.values: _values, Analysis.ood_actions: _ood_actions,
     Analysis.levels: _levels,
 }  # fmt: skip
+
+SHORT = {  # one line of each, for many runs
+    Analysis.stiffness: lambda r: f"stiffness {r['stiffness']:.4f}, sign-free {r['sign_free']:.4f}",
+    Analysis.values: lambda r: f"mean bias {r['train']['mean_bias_true']:+.2f} on training levels",
+    Analysis.ood_actions: lambda r: f"{r['mean']:.2f} ± {r['std']:.2f} wrong actions believed",
+    Analysis.levels: lambda r: f"mean return {r['train']['mean']:.2f} on training levels, gap {r['gap']:+.2f}",
+}

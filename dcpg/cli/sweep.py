@@ -29,8 +29,8 @@ def sweep(
         list[str],
         typer.Argument(
             metavar="FILE.toml|NAME | status DIR",
-            help="The file of a sweep, or one of table1, ablations, regularisation, stiffness, combinations, laptop; "
-            "or `status` and the directory of a sweep.",
+            help="The file of a sweep, or one of table1, ablations, regularisation, eta, stiffness, combinations and "
+            "laptop; or `status` and the directory of a sweep.",
         ),
     ],
     engine: Annotated[
@@ -74,8 +74,8 @@ def sweep(
     from rich.console import Console
 
     from dcpg import api
-    from dcpg.cli.sweep_display import SweepDisplay
-    from dcpg.sweep.dry_run import describe, estimate_sweep
+    from dcpg.cli.sweep_display import ProbeDisplay, SweepDisplay
+    from dcpg.sweep.dry_run import count_sweep, describe, describe_times, measure_speeds
     from dcpg.sweep.plan import read
 
     load_plugins(plugin)
@@ -83,8 +83,11 @@ def sweep(
     if dry_run:
         plan = read(given[0], options, {"env": env, "test_env": test_env, "name": name})
         root = out if out is not None else Path("sweeps") / plan.name
-        for line in describe(plan, root, estimate_sweep(plan, root)):
-            print(line)
+        counts = count_sweep(plan, root)
+        print("\n".join(describe(plan, root, counts)), flush=True)
+        with ProbeDisplay(Console(stderr=True)) as display:
+            measured = measure_speeds(counts, display.next)
+        print("\n".join(describe_times(measured)))
         return
     done = api.sweep(
         given[0], out=out, engine=engine.value, address=address, settings=options, retry=retry,
@@ -100,11 +103,19 @@ def status(directory: Path, as_json: bool) -> None:
     from rich.console import Console
 
     from dcpg.cli.sweep_display import picture
-    from dcpg.sweep.view import view_directory
+    from dcpg.sweep.view import driver_of, view_directory
 
     plan, now = view_directory(directory)
+    running, resume_command = driver_of(directory)
     if as_json:
-        print(json.dumps(now.to_json()))
+        print(json.dumps({**now.to_json(), "driver_running": running, "command": resume_command}))
         return
     print(f"{plan.name}: {counted(len(plan.jobs), 'run')} in {directory}")
     Console().print(picture(now))
+    if running:
+        print("Its driver is running.")
+    elif now.counts["waiting"] or now.counts["running"] or now.analyses_missing:
+        print(f"No driver is running. Go on with: {resume_command or 'the command that started the sweep'}")
+    elif now.counts["failed"]:
+        command = resume_command or "the command that started the sweep"
+        print(f"No driver is running. When the cause of the failures is gone: {command} --retry")

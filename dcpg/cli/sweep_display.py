@@ -41,11 +41,35 @@ class SweepDisplay(Display):
         super().close()
 
 
+class ProbeDisplay:
+    """Which speed a dry run measures: one line, rewritten on a terminal and one line for each elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        self.console, self.status = console, console.status("") if console.is_terminal else None
+
+    def __enter__(self) -> ProbeDisplay:
+        if self.status is not None:
+            self.status.start()
+        return self
+
+    def next(self, number: int, total: int, method: str) -> None:
+        text = f"Measuring speed {number} of {total}: {method}"
+        if self.status is not None:
+            self.status.update(text)
+        else:
+            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def __exit__(self, *exception: object) -> None:
+        if self.status is not None:
+            self.status.stop()
+
+
 def headline(now: SweepView) -> tuple[str, str]:
     """The counts of runs, and the steps with speed and time."""
     count, left = now.counts, now.seconds_left
     return (
-        f"{count['done']} done  {count['running']} running  {count['waiting']} waiting  {count['failed']} failed",
+        f"{count['done']} done  {count['running']} running  {count['waiting']} waiting  {count['failed']} failed"
+        + (f"  {counted(now.analyses_missing, 'analysis')} missing" if now.analyses_missing else ""),
         f"{100 * now.steps / max(now.steps_total, 1):.1f}% of {now.steps_total:,} steps  {now.steps_per_s:,.0f} steps/s"
         f"  {'-' if left is None else duration(left)} left",
     )

@@ -198,7 +198,22 @@ def read(directories: Iterable[Path], cache: Cache | None = None) -> tuple[list[
 
     With a cache, a run is read again only when its files have changed.
     """
-    records, problems, seen = list[Record](), list[Problem](), set[Path]()
+    records = list[Record]()
+    paths, problems = run_directories(directories)
+    for path in paths:
+        try:
+            record, notes = read_run(path) if cache is None else _read_cached(path, cache)
+        except BadInput as error:
+            problems.append(Problem(path, f"left out: {error}"))
+            continue
+        problems += [Problem(path, note) for note in notes]
+        records.append(record)
+    return without_duplicates(told_apart(records), problems), problems
+
+
+def run_directories(directories: Iterable[Path]) -> tuple[list[Path], list[Problem]]:
+    """Every run at or below the directories, each once, and the folders that cannot be opened."""
+    paths, problems, seen = list[Path](), list[Problem](), set[Path]()
     for top in directories:
         if not top.is_dir():
             raise BadInput(f"There is no directory {top}.")
@@ -206,17 +221,10 @@ def read(directories: Iterable[Path], cache: Cache | None = None) -> tuple[list[
         if not found:
             raise BadInput(f"{top} holds no run: no config.json at or below it.")
         for path in found:
-            if path.resolve() in seen:
-                continue
-            seen.add(path.resolve())
-            try:
-                record, notes = read_run(path) if cache is None else _read_cached(path, cache)
-            except BadInput as error:
-                problems.append(Problem(path, f"left out: {error}"))
-                continue
-            problems += [Problem(path, note) for note in notes]
-            records.append(record)
-    return without_duplicates(told_apart(records), problems), problems
+            if path.resolve() not in seen:
+                seen.add(path.resolve())
+                paths.append(path)
+    return paths, problems
 
 
 def told_apart(records: list[Record]) -> list[Record]:

@@ -50,7 +50,8 @@ class RunStatus:
 def status_of(config: Config, path: Path, environment: Ids | None = None) -> RunStatus:
     """The status of the run with this configuration at this path; `environment` has the ids of the user's own.
 
-    BadInput if the directory holds another run; a directory that cannot be read has the state "damaged".
+    A run of fewer steps is the same run, interrupted. BadInput if the directory holds another run; a directory that
+    cannot be read has the state "damaged".
     """
     run = RunDirectory(path)
     if not run.config.exists():  # a new run writes it last
@@ -97,7 +98,7 @@ def _check_same(config: Config, run: RunDirectory, written: Written) -> None:
         raise BadInput(
             f"{run.path} holds a run that began with the weights of another one; choose another {option('out')}."
         )
-    if (fingerprint(there.to_json()), there.steps) != (fingerprint(config.to_json()), config.steps):
+    if fingerprint(there.to_json()) != fingerprint(config.to_json()) or there.steps > config.steps:  # fewer: it goes on
         name, old, new = _first_difference(there, config)
         raise BadInput(
             f"{run.path} holds another run than this sweep's {run.path.name}: it has {name}={old}, the sweep {new}. "

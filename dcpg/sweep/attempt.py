@@ -38,6 +38,8 @@ class Attempt:
     config: dict[str, Any]  # Config.to_json()
     plugins: list[dict[str, str]] = field(default_factory=list)  # as `dcpg.methods.plugins.load_sent` takes them
     env: dict[str, str | None] | None = None  # the user's own environment, as the child takes it
+    analyses: list[str] = field(default_factory=list)  # when the run is trained
+    train: bool = True  # False: it is trained, and only analyses are missing
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,8 @@ def run_attempt(
             start_new_session=True,  # the driver handles Ctrl-C
         )
     assert child.stdin is not None
-    order = {"directory": str(run.path), "config": attempt.config, "plugins": attempt.plugins, "env": attempt.env}
+    order = {name: getattr(attempt, name) for name in ("config", "plugins", "env", "analyses", "train")}
+    order["directory"] = str(run.path)
     with contextlib.suppress(BrokenPipeError):  # it has ended already, and its exit code says why
         child.stdin.write(json.dumps(order).encode() + b"\n")
         child.stdin.flush()

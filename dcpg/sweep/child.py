@@ -10,6 +10,11 @@ import sys
 import threading
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dcpg.config.environments import EnvMaker
+    from dcpg.config.schema import Config
 
 PARENT_DIED = 70
 STOPPED = 75  # the exit code of dcpg.errors.Stopped, which is not imported yet when it is needed
@@ -38,14 +43,13 @@ def _stop_early(number: int, frame: FrameType | None) -> None:
 
 
 def work() -> None:
-    """Start the run, or resume it."""
+    """Start the run, or resume it; when it is trained, analyse it."""
     order = json.loads(_read_line())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     from dcpg.config.environments import find
     from dcpg.config.written import from_json, read_written
     from dcpg.methods.plugins import load_sent
     from dcpg.storage.rundir import RunDirectory
-    from dcpg.training.start import resume, start
 
     load_sent(order["plugins"])
     maker, own = None, order["env"]
@@ -53,12 +57,37 @@ def work() -> None:
         sys.path.append(own["folder"])
         maker = find(own["env"], own["test_env"], own["name"])
     directory = Path(order["directory"])
-    if (directory / "config.json").exists():
+    if order["train"]:
+        _train(from_json(order["config"]), directory, maker)
+    if order["analyses"]:
         if maker is not None:
             maker = maker.expecting(read_written(RunDirectory(directory)).spaces)
-        resume(directory, maker=maker)
+        _analyse(directory, order["analyses"], maker)
+
+
+def _train(config: Config, directory: Path, maker: EnvMaker | None) -> None:
+    from dcpg.config.written import read_written
+    from dcpg.storage.rundir import RunDirectory
+    from dcpg.training.start import resume, start
+
+    if (directory / "config.json").exists():
+        there = read_written(RunDirectory(directory))
+        if maker is not None:
+            maker = maker.expecting(there.spaces)
+        resume(directory, config.steps if config.steps > there.config.steps else None, maker)
     else:
-        start(from_json(order["config"]), directory, maker)
+        start(config, directory, maker)
+
+
+def _analyse(directory: Path, names: list[str], maker: EnvMaker | None) -> None:
+    """Make the analyses that are missing; one that fails stops no other, and says why at the end."""
+    from dcpg.analysis.many import analyse_each
+    from dcpg.errors import DcpgError
+
+    found = [(name, one) for name in names for one in analyse_each([directory], name, {}, lambda run: maker)]
+    failed = [f"{name}: {one.reason}" for name, one in found if one.result is None]
+    if failed:
+        raise DcpgError(f"The run is trained, but not every analysis could be made. {' '.join(failed)}")
 
 
 def main() -> None:

@@ -31,8 +31,8 @@ from dcpg.sweep.directory import SweepDirectory
 from dcpg.sweep.engine import Engine
 from dcpg.sweep.index import Index
 from dcpg.sweep.plan import Job, Plan
-from dcpg.sweep.view import SweepView, format_return, plan_json, statuses, view
-from dcpg.text import option
+from dcpg.sweep.view import SweepView, format_return, missing_analyses, plan_json, statuses, view
+from dcpg.text import counted, option
 from dcpg.training.stop import StopSignals, Watchdog
 
 REFRESH_SECONDS = 1.0  # between two looks at the runs
@@ -76,6 +76,8 @@ def check_tools(jobs: Sequence[Job], engine: str) -> None:
         need("ray", "--engine ray")
     elif any(not job.config.game.startswith(OWN) for job in jobs):
         _ = library().loaded
+    if any(job.analyses for job in jobs):
+        need("report", "analyse_after", "matplotlib")
     if any(job.config.wandb for job in jobs):
         need("wandb", "wandb=true")
 
@@ -90,6 +92,9 @@ class Driver:
         self.statuses: dict[str, RunStatus] = {}
         self.submitted: set[str] = set()
         self.started: set[str] = set()  # of the submitted runs, those whose attempt is in the index as started
+        self.missing: dict[str, tuple[str, ...]] = {}  # runs that are done -> analyses that are not there
+        self.only_analysed: set[str] = set()  # of the submitted runs, those that were done before
+        self.not_analysed: dict[str, str] = {}  # runs whose analyses failed -> why
         self.retry_at: dict[str, float] = {}  # runs that failed -> when they are tried again
         self.refused: dict[str, str] = {}  # runs of the last outcomes in a row that could not start or be written
 
@@ -108,7 +113,8 @@ class Driver:
         try:
             with self.signals, Watchdog(lock, math.inf):
                 self.statuses = statuses(self.plan, self.directory)
-                self._prepare(retry)
+                self.missing = missing_analyses(self.plan.jobs, self.statuses, self.directory)
+                self._prepare(retry, resume_command)
                 self._settle()
                 todo = [job for job in self.jobs.values() if self._to_do(job.name)]
                 try:
@@ -120,9 +126,9 @@ class Driver:
         finally:
             lock.release()
 
-    def _prepare(self, retry: bool) -> None:
+    def _prepare(self, retry: bool, resume_command: str) -> None:
         try:
-            write_atomic(self.directory.plan, dump(plan_json(self.plan)))
+            write_atomic(self.directory.plan, dump(plan_json(self.plan) | {"command": resume_command}))
             self.index = Index(self.directory.index)
             self.index.reconcile({name: status.state == "finished" for name, status in self.statuses.items()})
         except OSError as error:
@@ -140,6 +146,7 @@ class Driver:
         Others get the device and precision of a run for which the plan left the same to be resolved, or this machine's.
         """
         same, alike, related = dict[str, Machine](), dict[Any, Machine](), dict[Any, Machine]()
+        extended = 0
         for name, job in self.jobs.items():
             if self.statuses[name].state in ("interrupted", "finished"):
                 there = read_written(RunDirectory(self.directory.run(name)))
@@ -147,9 +154,14 @@ class Driver:
                     check_plugins(there, f"{name} cannot be continued")
                 else:
                     warn_of_plugins(there)
+                extended += there.config.steps < job.config.steps
                 same[name] = machine = there.config.machine
                 alike.setdefault((job.label, job.config.steps), machine)
                 related.setdefault((job.config.machine, job.config.preset), replace(machine, chunk=0))
+
+        if extended:
+            text = f"{counted(extended, 'run')} of fewer steps will go on to the sweep's number of steps."
+            self.observer.message(text)
 
         def resolved(job: Job) -> Config:
             config = job.config
@@ -163,7 +175,9 @@ class Driver:
         self.jobs = {name: replace(job, config=settled(resolved(job), job.spaces)) for name, job in self.jobs.items()}
 
     def _to_do(self, name: str) -> bool:
-        return self.statuses[name].state in ("waiting", "interrupted") and not self.index[name].failed
+        if self.statuses[name].state == "finished":
+            return bool(self.missing.get(name))
+        return self.statuses[name].state != "damaged" and not self.index[name].failed
 
     @property
     def _stopping(self) -> str:
@@ -203,15 +217,21 @@ class Driver:
         job = self.jobs[name]
         plugins = to_send(job.config.method, job.config.network.encoder)
         sent = job.own.sent if job.own is not None else None
-        engine.submit(Attempt(str(self.directory.root), name, job.config.to_json(), plugins, sent))
+        trained = self.statuses[name].state == "finished"
+        if trained:
+            self.only_analysed.add(name)
+        root, config, analyses = str(self.directory.root), job.config.to_json(), list(job.analyses)
+        engine.submit(Attempt(root, name, config, plugins, sent, analyses, train=not trained))
 
     def _refresh(self) -> SweepView:
         """Read the status of the running runs; attempts that the engine has started since are noted in the index."""
-        running = {name for name in self.submitted if is_running(self.directory.run(name))}
+        trained = self.submitted - self.only_analysed
+        running = {name for name in trained if is_running(self.directory.run(name))}
         for name in running:
             self._note_start(name)
+        for name in running | (self.started & trained):  # one that is not running may be trained, and is analysed now
             self.statuses[name] = self._read_status(name)
-        return view(self.plan, self.index, self.statuses, running.__contains__)
+        return view(self.plan, self.index, self.statuses, running.__contains__, self.missing)
 
     def _read_status(self, name: str) -> RunStatus:
         """The status of a run, or the last one known: storage may fail for a moment."""
@@ -231,6 +251,10 @@ class Driver:
         if name not in self.submitted:
             return
         self.submitted.remove(name)
+        if name in self.only_analysed:
+            self.only_analysed.remove(name)
+            self._note_analyses(outcome)
+            return
         status = self.statuses[name] = self._read_status(name)
         if name not in self.started and self._stopping and code == Stopped.exit_code:
             return  # it had not started
@@ -250,6 +274,7 @@ class Driver:
         if status.state == "finished":
             self.index.append(Event(run=name, event="finished", code=code, node=node, place=place))
             self.observer.message(f"{name} is done: return on unseen levels {format_return(status.test_return)}.")
+            self._note_analyses(outcome)
         elif history.reason_to_give_up:
             self._give_up(name)
         elif status.state == "damaged":
@@ -260,6 +285,18 @@ class Driver:
                 self.observer.message(f"{name} {_describe_end(code)} and is tried again{failures}.")
             self.retry_at[name] = time.monotonic() + RETRY_SECONDS * history.failures
 
+    def _note_analyses(self, outcome: Outcome) -> None:
+        """Say if analyses of a run that is done are missing: the run counts as done all the same."""
+        name = outcome.name
+        job = self.jobs[name]
+        self.missing |= missing_analyses([job], self.statuses, self.directory)
+        missing = ", ".join(self.missing.get(name, ()))
+        if missing and not (self._stopping and outcome.code == Stopped.exit_code):
+            self.not_analysed[name] = outcome.last_lines.strip().rsplit("\n", 1)[-1] or _describe_end(outcome.code)
+            self.observer.message(f"{name} has no {missing} yet ({self.not_analysed[name]})")
+        elif job.analyses and not missing:
+            self.observer.message(f"{name} is analysed: {', '.join(job.analyses)}.")
+
     def _give_up(self, name: str) -> None:
         history = self.index[name]
         code, place, lines = history.code, history.checkpoint, history.last_lines
@@ -267,10 +304,11 @@ class Driver:
         self.observer.message(f"{name} is given up: {history.reason_to_give_up}. Log: {self.directory.log(name)}")
 
     def _conclude(self, resume_command: str) -> SweepView:
-        now = view(self.plan, self.index, self.statuses, lambda name: False)
+        now = view(self.plan, self.index, self.statuses, lambda name: False, self.missing)
         done, failed = now.counts["done"], now.counts["failed"]
-        progress = f"{done} of {len(self.jobs)} runs are done"
-        if self.signals.asked and now.counts["waiting"]:
+        progress = f"{done} of {counted(len(self.jobs), 'run')} {'is' if len(self.jobs) == 1 else 'are'} done"
+        unanalysed = now.analyses_missing - sum(len(self.missing[name]) for name in self.not_analysed)
+        if self.signals.asked and (now.counts["waiting"] or unanalysed):
             raise Stopped(
                 f"Stopped by {self.signals.asked}, and the runs are saved; {progress}. Go on with: {resume_command}"
             )
@@ -287,6 +325,12 @@ class Driver:
                 f"{progress}, {failed} failed: {', '.join(names[:NAMES_SHOWN])}{more}. Their last lines are in "
                 f"{self.directory.index}, their logs in {self.directory.logs}; when the cause is gone: "
                 f"{resume_command} --retry"
+            )
+        if now.analyses_missing:
+            name, reason = list(self.not_analysed.items())[-1]
+            raise SweepIncomplete(
+                f"{progress}, but {counted(now.analyses_missing, 'analysis')} of them could not be made; of {name}: "
+                f"{reason} When the cause is gone: {resume_command}"
             )
         return now
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ from dcpg.sweep.directory import SweepDirectory
 from dcpg.sweep.index import Index
 from dcpg.sweep.local import Capacity, capacity, run_needs
 from dcpg.sweep.plan import Job, Plan
-from dcpg.sweep.view import statuses, steps_of
-from dcpg.text import duration
+from dcpg.sweep.view import missing_analyses, statuses, steps_of
+from dcpg.text import counted
 
 NAMES_SHOWN = 4
+ALIKE = 1.2  # speeds up to this ratio are one figure: probes on a machine that does other work vary by a tenth
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class SweepEstimate:
     why_not: str = ""
     memory: float = 0.0  # bytes, of the largest run
     disk: float = 0.0  # bytes, of all runs
+    analysed: Counter[str] = field(default_factory=Counter)  # analysis -> runs that have it
 
     @property
     def steps(self) -> int:
@@ -68,27 +70,30 @@ class SweepEstimate:
         return max(self.seconds / self.capacity.runs, longest) if self.capacity else self.seconds
 
 
-def estimate_sweep(plan: Plan, root: Path) -> SweepEstimate:
-    """Read what is there already, and measure the speed of each method in a short probe."""
+def count_sweep(plan: Plan, root: Path) -> SweepEstimate:
+    """Read what is there already, and what the runs need; no time is measured."""
     directory = SweepDirectory(root)
     found = statuses(plan, directory)
     index = Index(directory.index, writable=False)
     failed = sum(index[name].failed and status.state != "finished" for name, status in found.items())
-    unfinished = [job for job in plan.jobs if found[job.name].state != "finished"]
+    missing = missing_analyses(plan.jobs, found, directory)
+    done = [job for job in plan.jobs if job.name in missing]
+    analysed = Counter(name for job in done for name in job.analyses if name not in missing[job.name])
     sizes = {_size(job): job for job in plan.jobs}
     try:
         fits = capacity(plan.jobs)
         needs = {size: run_needs(job) for size, job in sizes.items()}
     except BadInput as error:
-        return SweepEstimate(plan.jobs, found, failed, why_not=str(error))
+        return SweepEstimate(plan.jobs, found, failed, why_not=str(error), analysed=analysed)
     return SweepEstimate(
         plan.jobs,
         found,
         failed,
-        tuple(_probe(unfinished, found)),
+        (),
         fits,
         memory=max(n.memory for n in needs.values()),
         disk=sum(needs[_size(job)].disk for job in plan.jobs),
+        analysed=analysed,
     )
 
 
@@ -101,23 +106,39 @@ def _size(job: Job) -> tuple[Any, ...]:
     )
 
 
-def _probe(unfinished: list[Job], found: dict[str, RunStatus]) -> Iterator[UnfinishedRuns]:
+def measure_speeds(estimate: SweepEstimate, tell: Callable[[int, int, str], None]) -> SweepEstimate:
+    """The same with the speed of each method, from short probes; `tell` hears of each: its number, of how many."""
     groups: dict[tuple[Any, ...], list[Job]] = {}
-    for job in unfinished:
-        groups.setdefault(_size(job), []).append(job)
-    for jobs in groups.values():
+    for job in estimate.jobs:
+        if estimate.statuses[job.name].state != "finished" and estimate.capacity is not None:
+            groups.setdefault(_size(job), []).append(job)
+    found = []
+    for number, jobs in enumerate(groups.values(), 1):
         config = jobs[0].config
+        tell(number, len(groups), config.method)
         speed = steps_of(jobs[0]) / training(config, jobs[0].spaces, config.rollouts)
-        steps = sum(steps_of(job) - found[job.name].steps for job in jobs)
-        yield UnfinishedRuns(config.method, len(jobs), steps, speed)
+        steps = sum(steps_of(job) - estimate.statuses[job.name].steps for job in jobs)
+        found.append(UnfinishedRuns(config.method, len(jobs), steps, speed))
+    return replace(estimate, unfinished=tuple(found))
+
+
+def alike(groups: Iterable[UnfinishedRuns]) -> list[list[UnfinishedRuns]]:
+    """Groups whose speeds differ by less than a probe can tell, together, fastest first."""
+    found: list[list[UnfinishedRuns]] = []
+    for group in sorted(groups, key=lambda group: -group.steps_per_s):
+        if found and found[-1][0].steps_per_s <= ALIKE * group.steps_per_s:
+            found[-1].append(group)
+        else:
+            found.append([group])
+    return found
 
 
 def describe(plan: Plan, root: Path, estimate: SweepEstimate) -> Iterator[str]:
-    """The lines that `--dry-run` prints."""
+    """The lines that `--dry-run` prints at once."""
     jobs = plan.jobs
     names = ", ".join(job.name for job in jobs[:NAMES_SHOWN]) + (", ..." if len(jobs) > NAMES_SHOWN else "")
     counts = Counter(job.config.steps for job in jobs)
-    sizes = ", ".join(f"{count:,} runs of {steps:,} steps" for steps, count in counts.items())
+    sizes = ", ".join(f"{counted(count, 'run')} of {steps:,} steps" for steps, count in counts.items())
     yield f"{plan.name}: {sizes}; {estimate.steps:,} steps in whole rollouts"
     yield f"Runs: {names}"
     states = Counter(status.state for status in estimate.statuses.values())
@@ -126,6 +147,8 @@ def describe(plan: Plan, root: Path, estimate: SweepEstimate) -> Iterator[str]:
         f"In {root}: {states['finished']} finished, {states['interrupted']} interrupted, {states['waiting']} "
         f"not begun{failed}."
     )
+    for analysis, count in Counter(analysis for job in jobs for analysis in job.analyses).items():
+        yield f"After training: {analysis} of {counted(count, 'run')}, {estimate.analysed[analysis]} there already."
     if estimate.capacity is None:
         yield f"Time and memory cannot be estimated here: {estimate.why_not}"
         return
@@ -133,17 +156,37 @@ def describe(plan: Plan, root: Path, estimate: SweepEstimate) -> Iterator[str]:
         f"Each run may need {_bytes(estimate.memory)} of memory; all of them {_bytes(estimate.disk)} of disk "
         f"({_bytes(free_disk(root, held=False))} are free)."
     )
-    for group in estimate.unfinished:
+
+
+def describe_times(estimate: SweepEstimate) -> Iterator[str]:
+    """The lines that `--dry-run` prints when the speeds are measured; rounded, for a probe is no more exact."""
+    for groups in alike(estimate.unfinished):
+        runs, seconds = sum(group.runs for group in groups), sum(group.seconds for group in groups)
+        fastest, slowest = (f"{_two_digits(group.steps_per_s):,.0f}" for group in (groups[0], groups[-1]))
+        speed = fastest if fastest == slowest else f"{slowest} to {fastest}"
         yield (
-            f"  {group.method:14s} {group.runs:5d} runs  {group.steps_per_s:7,.0f} steps/s  "
-            f"{duration(group.seconds / group.runs):>9s} each  {duration(group.seconds):>10s} in all"
+            f"  {', '.join(dict.fromkeys(group.method for group in groups))}: {counted(runs, 'run')}, {speed} steps/s, "
+            f"about {roughly(seconds / runs)} each, {roughly(seconds)} in all"
         )
-    if estimate.unfinished:
+    if estimate.unfinished and estimate.capacity is not None:
         fits = estimate.capacity
-        yield f"On this machine, one after another: about {duration(estimate.seconds)}."
-        yield f"{fits.runs} side by side ({fits.reason}): about {duration(estimate.seconds_side_by_side)}."
-    if any(job.config.analyse for job in jobs):
+        yield f"On this machine, one after another: about {roughly(estimate.seconds)}."
+        yield f"{fits.runs} side by side ({fits.reason}): about {roughly(estimate.seconds_side_by_side)}."
+    if any(job.config.analyse for job in estimate.jobs):
         yield "The measurements of `analyse` come on top."
+
+
+def roughly(seconds: float) -> str:
+    """A duration with two digits that count."""
+    for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min"), (1, "s")):
+        if seconds >= 2 * size or size == 1:
+            value = _two_digits(seconds / size)
+            return f"{value:,.0f} {unit}" if value >= 10 or size == 1 else f"{value:.1f} {unit}"
+    raise AssertionError  # seconds are always left
+
+
+def _two_digits(value: float) -> float:
+    return float(f"{value:.2g}")
 
 
 def _bytes(size: float) -> str:

@@ -18,7 +18,7 @@ from dcpg.machine.devices import device_of
 from dcpg.machine.needs import Needs, free_memory, needs_of
 from dcpg.sweep.attempt import Attempt, Outcome, could_not_run, not_started, run_attempt
 from dcpg.sweep.plan import Job, one_per_label
-from dcpg.text import given
+from dcpg.text import counted, given
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ def capacity(jobs: Sequence[Job]) -> Capacity:
     threads = max(c.machine.threads for c in configs)
     memory, free = max(run_needs(job).memory for job in some), free_memory()
     limits = [
-        (available_cores() // threads, f"{available_cores()} cores, {threads} per run"),
+        (available_cores() // threads, f"{counted(available_cores(), 'core')}, {threads} per run"),
         (int(free // memory), f"{free / 1e9:.1f} GB of memory, at most {memory / 1e9:.1f} per run"),
     ]
     gpus: tuple[str, ...] = ()
     devices = {c.machine.device for c in configs}
     if devices != {"cpu"}:
         gpus = _visible_gpus() if "cuda" in devices else ()  # "cuda:N" is the user's choice: one run at a time
-        limits.append((len(gpus) or 1, f"{len(gpus) or 1} GPUs, one per run"))
+        limits.append((len(gpus) or 1, f"{counted(len(gpus) or 1, 'GPU')}, one per run"))
     least, reason = min(limits, key=lambda limit: limit[0])
     if free < memory and all(c.check_room for c in configs):
         raise BadInput(

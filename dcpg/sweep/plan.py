@@ -7,6 +7,7 @@ seeds = 3                       # 0, 1, 2; or a list
 steps = 8_000_000
 preset = "paper"
 levels = [1, 10, 200]           # numbers of training levels: one run for each
+analyse_after = ["levels"]      # analyses of each run when it is trained; or a table, method -> analyses
 [set]                           # the same for every run
 machine.device = "cuda"
 [grid]                          # one run for each value, and for each combination
@@ -31,12 +32,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dcpg.analysis.analyse import DoesNotApply, check_applies
 from dcpg.config.build import known_spaces, spaces_of
 from dcpg.config.command import written
 from dcpg.config.environments import EnvMaker, find
 from dcpg.config.presets import PRESETS
 from dcpg.config.resolve import resolve
-from dcpg.config.schema import OWN, Config
+from dcpg.config.schema import ANALYSES, OWN, Config
 from dcpg.envs.base import Spaces
 from dcpg.envs.procgen import GAMES, check_game
 from dcpg.errors import BadInput, unknown
@@ -46,7 +48,7 @@ from dcpg.settings import dotted
 from dcpg.sweep.directory import RUN_NAME, check_name
 
 NAMED_SWEEPS = Path(__file__).parent / "named"
-KEYS = ("methods", "games", "envs", "seeds", "steps", "preset", "levels", "set", "grid", "variants")
+KEYS = ("methods", "games", "envs", "seeds", "steps", "preset", "levels", "analyse_after", "set", "grid", "variants")
 ENV_KEYS = ("env", "test_env", "name")
 OWN_KEYS = {"method": "methods", "game": "games", "seed": "seeds", "preset": "preset"}  # setting -> key of a sweep
 MAX_FILE_SIZE = 1_000_000  # bytes
@@ -63,6 +65,7 @@ class Job:
     config: Config
     label: str  # the method, and the settings that the sweep varies
     own: OwnEnvironment | None = None  # None: Procgen
+    analyses: tuple[str, ...] = ()  # when it is trained
 
     @property
     def spaces(self) -> Spaces:
@@ -258,6 +261,7 @@ class _Axes:
         if {0, "0"} & {fixed.get("machine.threads"), *varied.get("machine.threads", ())}:
             raise BadInput("machine.threads=0 means all cores of whatever machine it is; give a number.")
         self.fixed, self.varied = fixed, varied
+        self.analyses = _analyses_of(source.get("analyse_after", []), methods, method)
         self.variants = _variants_of(source.get("variants", {}), methods, method)
         for variant, settings in self.variants.items():
             twice = [name for name in settings if name in varied or name in OWN_KEYS]
@@ -271,7 +275,9 @@ class _Axes:
             for game, environment in games.items():
                 config = self._config(game, seed, settings)
                 label = self._label(config, variant if own else "")
-                job = Job(check_name(f"{game.removeprefix(OWN).lower()}-{label}-{seed}"), config, label, environment)
+                name = check_name(f"{game.removeprefix(OWN).lower()}-{label}-{seed}")
+                job = Job(name, config, label, environment, self.analyses)
+                _check_analyses(job)
                 if environment is not None:
                     environment.spaces(config)  # one that cannot be made is refused here
                 yield job
@@ -364,6 +370,32 @@ def _variants_of(table: Any, methods: list[str], method: str) -> dict[str, dict[
             if name not in METHODS or name == method:
                 found[variant] = _flat(settings)
     return found or {"": {}}
+
+
+def _analyses_of(given: Any, methods: list[str], method: str) -> tuple[str, ...]:
+    """The analyses of one method's runs: the same for all methods, or a table with the methods that have any."""
+    key = "analyse_after"
+    if isinstance(given, dict):
+        for name in given:
+            if name not in methods:
+                raise unknown("method of [analyse_after]", name, methods)
+        given, key = given.get(method, []), f'[analyse_after] "{method}"'
+    names = given if isinstance(given, list) else [given]
+    for name in names:
+        if not isinstance(name, str) or name not in ANALYSES:
+            raise unknown(f"analysis in {key}", str(name), ANALYSES)
+    _check_unique(names, key)
+    return tuple(names)
+
+
+def _check_analyses(job: Job) -> None:
+    for analysis in job.analyses:
+        try:
+            check_applies(job.config, analysis)
+        except DoesNotApply as error:
+            raise BadInput(
+                f"analyse_after: {error} Give a table instead, [analyse_after], with the methods that have it."
+            ) from None
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dcpg.config.schema import OWN
+from dcpg.analysis.analyse import kept_result
+from dcpg.config.schema import ANALYSES, OWN
 from dcpg.config.written import parse_written, to_show
 from dcpg.errors import BadInput
 from dcpg.runs.status import RunStatus, is_running, status_of
@@ -32,6 +33,7 @@ class RunView:
     status: str  # one of STATUSES
     on_disk: RunStatus
     history: RunHistory
+    missing: tuple[str, ...] = ()  # analyses that were asked for and are not there, of a run that is done
 
     def to_json(self) -> dict[str, Any]:
         config, run = self.job.config, self.on_disk
@@ -40,6 +42,7 @@ class RunView:
             "status": self.status, "steps": run.steps, "train_return": run.train_return,
             "test_return": run.test_return, "attempts": self.history.attempts,
         }  # fmt: skip
+        row |= {"analyses_missing": list(self.missing)} if self.job.analyses else {}
         return row | ({"last_lines": self.failure} if self.status == "failed" else {})
 
     @property
@@ -58,6 +61,11 @@ class SweepView:
     def counts(self) -> dict[str, int]:
         """The number of runs of each status."""
         return {status: sum(run.status == status for run in self.runs) for status in STATUSES}
+
+    @cached_property
+    def analyses_missing(self) -> int:
+        """The number of analyses that runs that are done do not have."""
+        return sum(len(run.missing) for run in self.runs)
 
     @property
     def steps(self) -> int:
@@ -97,6 +105,7 @@ class SweepView:
             "steps_total": self.steps_total,
             "steps_per_s": self.steps_per_s,
             "seconds_left": self.seconds_left,
+            "analyses_missing": self.analyses_missing,
             "runs": [run.to_json() for run in self.runs],
         }
 
@@ -111,7 +120,13 @@ def steps_of(job: Job) -> int:
     return job.config.rollouts * job.config.rollout_size
 
 
-def view(plan: Plan, index: Index, statuses: Mapping[str, RunStatus], running: Callable[[str], bool]) -> SweepView:
+def view(
+    plan: Plan,
+    index: Index,
+    statuses: Mapping[str, RunStatus],
+    running: Callable[[str], bool],
+    missing: Mapping[str, tuple[str, ...]],
+) -> SweepView:
     """The sweep as it stands; `running` is asked only about runs that are neither done nor failed."""
     runs = []
     for job in plan.jobs:
@@ -122,8 +137,17 @@ def view(plan: Plan, index: Index, statuses: Mapping[str, RunStatus], running: C
             status = "failed"
         else:
             status = "running" if running(job.name) else "waiting"
-        runs.append(RunView(job, status, on_disk, history))
+        runs.append(RunView(job, status, on_disk, history, missing.get(job.name, ())))
     return SweepView(tuple(runs))
+
+
+def driver_of(root: Path) -> tuple[bool, str]:
+    """Whether a driver works on a sweep, and the command that its last driver was started with; empty if unknown."""
+    try:
+        command = json.loads(read_regular(SweepDirectory(root).plan, MAX_PLAN_SIZE)).get("command")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        command = None
+    return is_running(root), printable(command) if isinstance(command, str) else ""  # the lock is as that of a run
 
 
 def view_directory(root: Path) -> tuple[Plan, SweepView]:
@@ -131,7 +155,20 @@ def view_directory(root: Path) -> tuple[Plan, SweepView]:
     directory = SweepDirectory(root)
     plan = read_plan(directory)
     index = Index(directory.index, writable=False)
-    return plan, view(plan, index, statuses(plan, directory), lambda name: is_running(directory.run(name)))
+    found = statuses(plan, directory)
+    missing = missing_analyses(plan.jobs, found, directory)
+    return plan, view(plan, index, found, lambda name: is_running(directory.run(name)), missing)
+
+
+def missing_analyses(
+    jobs: Iterable[Job], statuses: Mapping[str, RunStatus], directory: SweepDirectory
+) -> dict[str, tuple[str, ...]]:
+    """Of runs that are done, the analyses that were asked for and are not there."""
+    return {
+        job.name: tuple(name for name in job.analyses if kept_result(directory.run(job.name), name, {}) is None)
+        for job in jobs
+        if job.analyses and statuses[job.name].state == "finished"
+    }
 
 
 def statuses(plan: Plan, directory: SweepDirectory) -> dict[str, RunStatus]:
@@ -149,7 +186,9 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     """
     found = {"schema": SCHEMA, "name": plan.name, "sweep": plan.source, "runs": [job.name for job in plan.jobs]}
     if plan.plugins or any(job.own is not None for job in plan.jobs):
-        found["jobs"] = [{"label": job.label, "config": to_show(job.config)} for job in plan.jobs]
+        found["jobs"] = [
+            {"label": job.label, "config": to_show(job.config), "analyses": list(job.analyses)} for job in plan.jobs
+        ]
     return found
 
 
@@ -184,6 +223,7 @@ def _recorded_jobs(plain: Any, names: Any, directory: SweepDirectory) -> Iterato
     try:
         for name, job in zip(names, plain, strict=True):
             config = parse_written(job["config"], directory.plan, code=False).config
-            yield Job(check_name(name), config, printable(job["label"]))
+            analyses = tuple(one for one in job.get("analyses", []) if one in ANALYSES)
+            yield Job(check_name(name), config, printable(job["label"]), analyses=analyses)
     except (TypeError, KeyError, ValueError) as error:
         raise BadInput(f"{directory.plan} cannot be read ({type(error).__name__}: {error}).") from None

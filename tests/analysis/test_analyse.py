@@ -18,7 +18,9 @@ import dcpg
 from dcpg.analysis import analyse as offline
 from dcpg.analysis.pictures import hardest_and_easiest
 from dcpg.analysis.sample import rollouts
+from dcpg.config.build import splits
 from dcpg.config.resolve import resolve
+from dcpg.core.collector import collect
 from dcpg.core.observer import LoopObserver
 from dcpg.core.rollout import Rollout
 from dcpg.core.stiffness import stiffness
@@ -28,6 +30,7 @@ from dcpg.errors import BadInput
 from dcpg.methods import METHODS
 from dcpg.runs import export
 from dcpg.runs.agent import load_agent
+from dcpg.seeding import generator
 from dcpg.storage.rows import read_rows
 from dcpg.storage.rundir import RunDirectory
 from dcpg.training.measure import Measurements
@@ -200,6 +203,31 @@ def test_fresh_rollouts_do_not_touch_the_agent(ddcpg_run: Path) -> None:
     assert all(torch.equal(a.frames, b.frames) for a, b in zip(taus, again, strict=True))
 
 
+def test_a_burn_in_moves_the_environments_away_from_their_first_states(ddcpg_run: Path) -> None:
+    """It is the same play, whose first steps are not seen: one action per environment and step, drawn as it says."""
+    agent = load_agent(ddcpg_run)
+    c = agent.config
+    env = splits(c, None)["train"](c.env.num_envs, agent.k)
+    for first, length in ((0, c.rollout_length), (c.rollout_length, 5)):  # no more than a rollout at once
+        g = generator(c.seed, "analyse", agent.steps, "burn-in", first)
+        uniform = torch.rand(length, c.env.num_envs, generator=g, dtype=torch.float64)
+        frames = collect(env, agent.actor, uniform, lambda: None).frames
+    env.close()
+    (at_once,), (later,) = (list(rollouts(agent, 1, burn_in=n)) for n in (0, c.rollout_length + 5))
+    assert torch.equal(later.frames[0], frames[-1])
+    assert not torch.equal(later.frames[0], at_once.frames[0])
+    found = [offline.stiffness_of(agent, RunDirectory(ddcpg_run), 128, burn_in=n)["stiffness"] for n in (0, 21)]
+    assert found[0] != found[1]
+    kept = dcpg.analyse(ddcpg_run, "ood-actions", states=128, burn_in=21)
+    assert kept["asked"] == {"states": 128, "burn_in": 21}
+    expected = offline.ood_actions_of(agent, RunDirectory(ddcpg_run), 128, burn_in=21)
+    assert {name: kept[name] for name in expected} == expected
+    with pytest.raises(BadInput, match="burn_in must be at least 0; got -1"):
+        dcpg.analyse(ddcpg_run, "ood-actions", burn_in=-1)
+    with pytest.raises(BadInput, match="burn_in means nothing to levels"):
+        dcpg.analyse(ddcpg_run, "levels", burn_in=5)
+
+
 def test_stiffness_of_a_run(ddcpg_run: Path) -> None:
     agent = load_agent(ddcpg_run)
     found = offline.stiffness_of(agent, RunDirectory(ddcpg_run), 200)
@@ -307,3 +335,5 @@ def test_your_own_environment_is_analysed_from_python(tmp_path: Path) -> None:
     assert "test" not in dcpg.analyse(run, "values")
     with pytest.raises(BadInput, match="only on Procgen"):
         dcpg.analyse(run, "levels", env=make)
+    (one,) = dcpg.api.analyse_all(tmp_path, analysis="levels", env=make)
+    assert (one.state, one.reason) == ("left out", "Levels can be played one by one only on Procgen.")

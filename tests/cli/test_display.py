@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from dcpg.cli.sweep_display import SweepDisplay, picture
+from dcpg.cli.sweep_display import ProbeDisplay, SweepDisplay, picture
 from dcpg.config.resolve import resolve
 from dcpg.envs.base import Spaces
 from dcpg.machine import estimate
@@ -206,6 +206,19 @@ def test_lines_of_a_sweep(clock: list[float], tmp_path: Path) -> None:
     assert text.getvalue().splitlines() == [
         "small: 4 runs on a machine", line, "something [happened]", line,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("on_terminal", [True, False])
+def test_a_dry_run_says_what_it_measures(on_terminal: bool) -> None:
+    console, text = shown(on_terminal)
+    with ProbeDisplay(console) as probes:
+        for number, method in ((1, "ppo"), (2, "dcpg")):
+            probes.next(number, 2, method)
+    assert ("\x1b" in text.getvalue()) == on_terminal
+    if on_terminal:
+        assert text.getvalue().endswith("\x1b[?25h\r\x1b[1A\x1b[2K")  # nothing is left of it
+    else:
+        assert text.getvalue() == "Measuring speed 1 of 2: ppo\nMeasuring speed 2 of 2: dcpg\n"
 
 
 def test_durations_as_people_say_them() -> None:

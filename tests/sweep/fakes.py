@@ -117,7 +117,8 @@ class Memory:
         steps = self.script.get(attempt.name, [])
         code, to = steps.pop(0) if steps else (0, 512)
         if to:
-            write_run(self.root, self.jobs[attempt.name], place(to), finished=to == 512)
+            job = self.jobs[attempt.name]
+            write_run(self.root, job, place(to), finished=to == job.config.steps)
         self.then()
         return [Outcome(attempt.name, code, "here", f"last lines of {attempt.name}")]
 

@@ -197,6 +197,19 @@ def test_more_seeds_run_alone_and_another_configuration_is_refused(tmp_path: Pat
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+def test_more_steps_go_on_and_fewer_are_refused(tmp_path: Path) -> None:
+    drive_once(tmp_path, {NAMES[2]: [(7, 256)]})
+    engine, quiet, end = drive_once(tmp_path, {name: [(0, 1024)] for name in NAMES}, plan=planned(steps=1024))
+    assert engine.begun == [name for name in NAMES if name != NAMES[2]]  # that one was given up
+    assert quiet.said[0] == "4 runs of fewer steps will go on to the sweep's number of steps."
+    assert isinstance(end, SweepIncomplete)
+    assert "3 of 4 runs are done, 1 failed" in str(end)
+    finished = [run for run, event in indexed(tmp_path / "index.jsonl") if event == "finished"]
+    assert sorted(finished) == sorted(engine.begun)
+    with pytest.raises(BadInput, match="starpilot-ppo-0: it has steps=1024, the sweep 512"):
+        drive_once(tmp_path)
+
+
 def test_a_lost_index_and_lost_results(tmp_path: Path) -> None:
     drive_once(tmp_path)
     (tmp_path / "index.jsonl").unlink()

@@ -16,7 +16,9 @@ from tests.sweep.fakes import TINY, planned
 
 
 def test_the_sweeps_that_come_with_the_package() -> None:
-    assert list(named_sweeps()) == ["ablations", "combinations", "laptop", "regularisation", "stiffness", "table1"]
+    assert list(named_sweeps()) == [
+        "ablations", "combinations", "eta", "laptop", "regularisation", "stiffness", "table1",
+    ]  # fmt: skip
     plans, sizes = {name: read(name) for name in named_sweeps()}, {}
     for name, plan in plans.items():
         sizes[name] = (len(plan.jobs), {job.config.steps for job in plan.jobs})
@@ -25,6 +27,7 @@ def test_the_sweeps_that_come_with_the_package() -> None:
     assert sizes == {
         "table1": (1120, {25_000_000}), "ablations": (960, {25_000_000}), "regularisation": (960, {25_000_000}),
         "stiffness": (256, {8_000_000}), "laptop": (8, {65_536}), "combinations": (672, {25_000_000}),
+        "eta": (640, {25_000_000}),
     }  # fmt: skip
     methods = [{job.config.method for job in plans[name].jobs} for name in ("table1", "ablations", "regularisation")]
     assert [len(m) for m in methods] == [7, 6, 2]
@@ -33,6 +36,9 @@ def test_the_sweeps_that_come_with_the_package() -> None:
     gammas = {job.config.algorithm.gamma for job in plans["regularisation"].jobs if job.config.method == "ppg+dr"}
     alphas = {job.config.algorithm.alpha for job in plans["regularisation"].jobs if job.config.method == "ppg+ar"}
     assert (gammas, alphas) == ({0.98, 0.99, 0.995}, {0.01, 0.05, 0.1})
+    tried = {(job.config.method, job.config.algorithm.eta) for job in plans["eta"].jobs}
+    assert tried == {("ddcpg", 0.5), ("ddcpg", 1.0), ("dcpg+fi", 0.5), ("dcpg+fi", 1.0)}
+    assert {job.config.algorithm.eta for job in plans["table1"].jobs if job.config.method == "ddcpg"} == {0.5}
     stiffness = plans["stiffness"].jobs
     assert {job.config.levels.count for job in stiffness} == {1, 2, 5, 10, 20, 50, 100, 200}
     assert {job.config.analyse for job in stiffness} == {("stiffness",)}

@@ -27,9 +27,10 @@ def test_status(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert code == 0
     assert sorted(tmp_path.rglob("*")) == before
     runs = found.pop("runs")
+    assert (found.pop("driver_running"), found.pop("command")) == (False, "dcpg sweep x")
     assert found == {
         "done": 0, "running": 1, "waiting": 1, "failed": 2, "steps": 640, "steps_total": 2048, "steps_per_s": 40.0,
-        "seconds_left": (128 + 512) / 40,
+        "seconds_left": (128 + 512) / 40, "analyses_missing": 0,
     }  # fmt: skip
     assert runs[0] == {
         "name": NAMES[0], "method": "ppo", "game": "starpilot", "seed": 0, "status": "failed", "steps": 0,
@@ -44,7 +45,34 @@ def test_status(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, _ = command(capsys, "sweep", "status", str(tmp_path))
     assert code == 0
     assert "0 done  0 running  2 waiting  2 failed" in out
+    assert out.splitlines()[-1] == "No driver is running. Go on with: dcpg sweep x"
     assert "failed: starpilot-ppo-0: last lines of starpilot-ppo-0" in out
+
+
+def test_status_knows_the_driver_and_what_starts_it_again(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def last() -> str:
+        return command(capsys, "sweep", "status", str(tmp_path))[1].splitlines()[-1].strip()
+
+    drive_once(tmp_path, {NAMES[0]: [(7, 0)]}, then=lambda: None)
+    assert last().startswith("No driver is running. When the cause of the failures is gone: dcpg sweep x --retry")
+    drive_once(tmp_path, retry=True)
+    assert last().startswith("starpilot  ")  # nothing is left to do
+    shutil.rmtree(tmp_path / "runs" / NAMES[3])
+    assert last() == "No driver is running. Go on with: dcpg sweep x"
+    lock = Lock(tmp_path / "lock")
+    lock.acquire()
+    assert last() == "Its driver is running."
+    lock.release()
+    plain = json.loads((tmp_path / "sweep.json").read_text())
+    del plain["command"]  # of an older release
+    (tmp_path / "sweep.json").write_bytes(dump(plain))
+    assert last() == "No driver is running. Go on with: the command that started the sweep"
+
+
+def test_one_run_is_no_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    _, _, end = drive_once(tmp_path, {NAMES[0]: [(7, 0)]}, plan=planned(methods="ppo", seeds=1))
+    assert str(end).startswith("0 of 1 run is done, 1 failed: starpilot-ppo-0.")
+    assert command(capsys, "sweep", "status", str(tmp_path))[1].startswith(f"small: 1 run in {tmp_path}")
 
 
 def test_status_of_odd_directories(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -6,13 +6,17 @@ Ray reads its environment when it is imported, and must find its token there, so
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import ipaddress
 import os
 import secrets
+import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from dcpg.config.resolve import available_cores
@@ -20,13 +24,42 @@ from dcpg.errors import BadInput, DcpgError
 from dcpg.machine.needs import free_memory
 from dcpg.training.stop import NUMBERS
 
+PREFIX, DRIVER = "dcpg-ray-", "driver"  # of the folder; the file in it that its driver locks
+NEW_SECONDS = 60.0  # after which a folder that is not locked belongs to nobody
 STORE = 100_000_000  # bytes for Ray's objects, of which there are only the outcomes
 
 
-def private_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder around Ray's own, which Ray opens to everybody with sockets that need no token. Paths must be short."""
+@contextlib.contextmanager
+def private_folder() -> Iterator[str]:
+    """A folder around Ray's own, which Ray opens to everybody with sockets that need no token. Paths must be short.
+
+    A file in it is locked as long as this process lives. Folders of drivers that were killed are removed.
+    """
     short = os.environ.get("RAY_TMPDIR", "/tmp")  # noqa: S108 -- only its owner may enter the folder
-    return tempfile.TemporaryDirectory(prefix="dcpg-ray-", dir=short, ignore_cleanup_errors=True)
+    remove_abandoned(Path(short))
+    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=short, ignore_cleanup_errors=True) as folder:
+        held = os.open(f"{folder}/{DRIVER}", os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            yield folder
+        finally:
+            os.close(held)
+
+
+def remove_abandoned(short: Path) -> None:
+    """Remove this user's folders that no driver holds. A new one may not be locked yet; older releases lock none."""
+    for folder in short.glob(f"{PREFIX}*"):
+        if folder.is_symlink():
+            continue
+        with contextlib.suppress(OSError):  # somebody else's, in use, or gone meanwhile
+            held = os.open(folder / DRIVER, os.O_WRONLY | os.O_NOFOLLOW)
+            try:
+                found = os.fstat(held)
+                if found.st_uid == os.geteuid() and time.time() - found.st_ctime > NEW_SECONDS:
+                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(held)
 
 
 def start(folder: str) -> Any:

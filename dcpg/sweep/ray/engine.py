@@ -20,6 +20,7 @@ from dcpg.sweep.local import run_needs
 from dcpg.sweep.plan import Job, one_per_label
 from dcpg.sweep.ray import cluster
 from dcpg.sweep.ray.task import DriverFile, carry_out
+from dcpg.text import counted
 
 NODE_LABEL = "ray.io/node-id"
 RESOURCES = {"num_cpus": "CPU", "memory": "memory", "num_gpus": "GPU"}  # option of a task -> resource of a node
@@ -135,7 +136,7 @@ class RayEngine:
     def describe(self) -> str:
         nodes, largest = self._nodes(), _largest(self.demands.values())
         runs = sum(_runs_on(node["Resources"], largest) for node in nodes)
-        where = "Ray on this machine" if self._own_cluster else f"a Ray cluster, {len(nodes)} nodes"
+        where = "Ray on this machine" if self._own_cluster else f"a Ray cluster, {counted(len(nodes), 'node')}"
         return f"{where}, {runs} side by side ({_describe(largest)} per run)"
 
     def stop(self) -> None:
@@ -178,8 +179,7 @@ def _largest(demands: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 def _describe(wanted: Mapping[str, float]) -> str:
     gpu = ", 1 GPU" if wanted["num_gpus"] else ""
-    cores = wanted["num_cpus"]
-    return f"{cores:.0f} core{'s' if cores > 1 else ''}, {wanted['memory'] / 1e9:.1f} GB{gpu}"
+    return f"{counted(int(wanted['num_cpus']), 'core')}, {wanted['memory'] / 1e9:.1f} GB{gpu}"
 
 
 def _first_lines(error: Exception) -> str:
