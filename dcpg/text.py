@@ -58,3 +58,14 @@ def printable(text: object) -> str:
     """Text from a file that may be anybody's, on one line and without control characters."""
     found = "".join(c if c.isprintable() else "?" for c in str(text))
     return found if len(found) <= 300 else f"{found[:297]}..."
+
+
+_TEX = str.maketrans(
+    {"\\": "\\textbackslash{}", "&": "\\&", "%": "\\%", "_": "\\_", "#": "\\#", "$": "\\$", "{": "\\{", "}": "\\}",
+     "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$"}
+)  # fmt: skip
+
+
+def tex(text: str) -> str:
+    """Text with LaTeX's special characters escaped."""
+    return text.translate(_TEX)

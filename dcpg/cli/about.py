@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from itertools import chain
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dcpg.cli.options import Json, MethodName, Plugin, Preset, Set, app, load_plugins, parse_settings
+from dcpg.errors import BadInput, StorageFailed
 from dcpg.text import counted
+
+if TYPE_CHECKING:
+    from dcpg.config.schema import Config
 
 
 @app.command()
@@ -65,14 +70,31 @@ def explain(method: MethodName, preset: Preset = "paper", settings: Set = None, 
 
 @app.command()
 def config(
-    method: MethodName, preset: Preset = "paper", settings: Set = None, plugin: Plugin = None, as_json: Json = False
+    method: MethodName,
+    preset: Preset = "paper",
+    settings: Set = None,
+    plugin: Plugin = None,
+    paper: Annotated[bool, typer.Option("--paper", help="Show it as the paper's Tables 4 and 5 instead.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="With --paper: a folder for both tables as CSV, Markdown and LaTeX.")
+    ] = None,
+    as_json: Json = False,
 ) -> None:
-    """List every setting of a method: dotted name (for --set), value, and where the value comes from."""
+    """List every setting of a method: dotted name (for --set), value, and where the value comes from.
+
+    Example:  dcpg config ppg --paper --out tables
+    """
     from dcpg.config.resolve import origins, resolve
 
     load_plugins(plugin)
     given = parse_settings(settings)
-    rows = origins(resolve(method, "bigfish", preset=preset, settings=given), given)
+    if out is not None and not paper:
+        raise BadInput("--out goes with --paper.")
+    found = resolve(method, "bigfish", preset=preset, settings=given)
+    if paper:
+        _papers_tables(found, out)
+        return
+    rows = origins(found, given)
     rows = [row for row in rows if row[0] not in ("method", "game", "seed", "preset")]
     if as_json:
         print(json.dumps({name: {"value": value, "origin": origin} for name, value, origin in rows}, indent=2))
@@ -86,6 +108,22 @@ def config(
             else value
         )
         print(f"{name:28s} {shown!s:>14s}   {origin}")
+
+
+def _papers_tables(config: Config, out: Path | None) -> None:
+    from dcpg.config.hyperparameters import papers_tables
+    from dcpg.storage.files import write_atomic
+
+    for table in papers_tables(config):
+        print(table.markdown())
+        texts = {"csv": table.csv(), "md": table.markdown(), "tex": table.latex()}
+        for ending, text in texts.items() if out is not None else ():
+            path = Path(out or ".") / f"{table.name}.{ending}"
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomic(path, text.encode())
+            except OSError as error:
+                raise StorageFailed(f"{path} cannot be written ({error.strerror}).") from None
 
 
 @app.command()

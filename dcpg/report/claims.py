@@ -34,8 +34,8 @@ from dcpg.report.measures import (
     verdict_of,
 )
 from dcpg.report.paper import game_title, method_title
-from dcpg.report.tables import tex
 from dcpg.storage.rows import SPLITS
+from dcpg.text import tex
 
 SEEDS = 3  # fewer have no interval worth the name
 

@@ -16,6 +16,7 @@ from dcpg.report.comparison import Comparison
 from dcpg.report.paper import Printed, game_title, method_title
 from dcpg.report.scores import SCORE, Normalised, normalised_scores, papers_score, wrong_actions
 from dcpg.storage.rows import SPLITS
+from dcpg.text import tex
 
 MAIN = ("ppo", "ucb-drac", "plr", "daac", "ppg", "dcpg", "ddcpg")
 DYNAMICS = ("dcpg", "dcpg+f", "dcpg+i", "dcpg+fi", "ddcpg")
@@ -30,10 +31,6 @@ MISPRINT = (
     "The paper's own Table 8 prints 152.7 ± 4.4 for DCPG on training levels, which is DDCPG's figure; everywhere else "
     "it prints 148.9 ± 4.3, which stands here."
 )
-TEX = str.maketrans(
-    {"\\": "\\textbackslash{}", "&": "\\&", "%": "\\%", "_": "\\_", "#": "\\#", "$": "\\$", "{": "\\{", "}": "\\}",
-     "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$"}
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -223,11 +220,6 @@ def _notes(comparison: Comparison, notes: list[str]) -> list[str]:
 
 def _plain(value: float | None) -> str:
     return "" if value is None else repr(value)
-
-
-def tex(text: str) -> str:
-    """Text with LaTeX's special characters escaped."""
-    return text.translate(TEX)
 
 
 TABLES: dict[str, Callable[[Comparison], Table | None]] = {

@@ -321,9 +321,9 @@ def test_what_cannot_be_analysed_is_refused_in_a_sentence(tmp_path: Path, capsys
 
 def test_an_export_is_analysed_as_its_run_is(ddcpg_run: Path, tmp_path: Path) -> None:
     folder = export.write(ddcpg_run, tmp_path / "export")
-    found = dcpg.analyse(folder, "ood-actions", states=100)
-    assert found == dcpg.analyse(ddcpg_run, "ood-actions", states=100)
-    at_start = dcpg.analyse(ddcpg_run, "stiffness", states=100, at=0)
+    found = dcpg.analyse(folder, "ood-actions", states=100, burn_in=20)
+    assert found == dcpg.analyse(ddcpg_run, "ood-actions", states=100, burn_in=20)
+    at_start = dcpg.analyse(ddcpg_run, "stiffness", states=100, burn_in=0, at=0)
     assert at_start["steps"] == 0
     assert (ddcpg_run / "analysis" / "stiffness-000000000000.json").is_file()
 

@@ -159,7 +159,7 @@ def test_a_run_on_impoola_is_evaluated_analysed_exported_and_loaded(tmp_path: Pa
     assert (plain["encoder"], plain["width"]) == ("impoola", 2)
     first = dcpg.load(run)
     assert isinstance(first.network.get_submodule("theta"), Impoola)
-    found = dcpg.analyse(run, "stiffness", states=64)
+    found = dcpg.analyse(run, "stiffness", states=64, burn_in=8)
     assert -1 <= found["stiffness"] <= 1
     dcpg.export(run, out=tmp_path / "out")
     second = dcpg.load(tmp_path / "out")

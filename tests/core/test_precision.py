@@ -134,6 +134,7 @@ def test_whole_numbers_of_a_frame_are_exact() -> None:
     assert torch.equal(rounded.copies["stack0.conv.weight"], (first / 255).bfloat16())
 
 
+@pytest.mark.faults  # it takes torch's compiler most of a minute
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # of torch's compiler, to itself
 @pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on the CPU")
@@ -152,6 +153,7 @@ def test_a_compiled_encoder_computes_the_same() -> None:
     assert list(compiled.state_dict()) == list(plain.state_dict())  # checkpoints do not tell how they were computed
 
 
+@pytest.mark.faults  # it takes torch's compiler most of a minute
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # of torch's compiler, to itself
 @pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on the CPU")

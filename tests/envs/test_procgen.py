@@ -87,7 +87,7 @@ def test_a_foreign_or_cut_state_is_refused_and_the_process_lives() -> None:
         env.restore(other.state())
     with pytest.raises(ValueError, match="cut short"):
         env.restore([b"\0\0\0"])
-    with pytest.raises(ValueError, match="2 environment states"):
+    with pytest.raises(ValueError, match="2 states for 1 environment"):
         env.restore(env.state()[:1] * 2)
     assert np.array_equal(env.observe()[0], before)
     assert state_game(env.state()[0]) == "starpilot"

@@ -171,6 +171,7 @@ def attempt_of(root: Path, **changes: Any) -> Attempt:
     return Attempt(str(root), job.name, job.config.to_json(), analyses=list(job.analyses), **changes)
 
 
+@pytest.mark.faults
 def test_the_process_of_a_run_makes_them(tmp_path: Path) -> None:
     """They are what `dcpg analyse` writes; a failed one leaves a trained run, which is not trained again."""
     run = tmp_path / "runs" / "starpilot-ddcpg-0"
@@ -193,6 +194,7 @@ def test_the_process_of_a_run_makes_them(tmp_path: Path) -> None:
         assert json.loads(made[f"{name}.json"]) == json.loads(json.dumps(dcpg.analyse(run, name)))
 
 
+@pytest.mark.faults
 def test_a_process_that_is_given_more_steps_goes_on(tmp_path: Path) -> None:
     """The result is that of a run that was begun with them, and the analyses are of the new weights."""
     (job,) = planned(methods="ddcpg", seeds=1, steps=256, analyse_after="values").jobs
@@ -209,6 +211,7 @@ def test_a_process_that_is_given_more_steps_goes_on(tmp_path: Path) -> None:
     assert json.loads((extended / "analysis" / "values.json").read_text())["steps"][-1] == 256
 
 
+@pytest.mark.faults
 def test_a_ray_worker_makes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = SimpleNamespace(get_node_id=lambda: "abc")
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get_runtime_context=lambda: context))
