@@ -73,7 +73,7 @@ def costs(config: Config, spaces: Spaces) -> Costs:
     device = device_of(config)
     prepare(device)
     network = build_network(config, spaces.shape, spaces.actions).to(device)
-    frames = np.zeros((config.env.num_envs, *spaces.shape), spaces.dtype)
+    frames = _noise((config.env.num_envs, *spaces.shape), spaces.dtype)
     actor = Actor(network, tuple(method.targets), config.machine.chunk, device)
     acting = _typical(lambda: actor(frames)) / len(frames)
     step = _step_cost(network)
@@ -83,7 +83,7 @@ def costs(config: Config, spaces: Spaces) -> Costs:
     episode = min(EPISODE, config.evaluation.max_steps)
     remembering = 0.0
     if method.auxiliary_phase:  # segment by segment, which is slower than all environments at once
-        segment = np.zeros((config.rollout_length, *spaces.shape), spaces.dtype)
+        segment = _noise((config.rollout_length, *spaces.shape), spaces.dtype)
         remembering = _typical(lambda: actor.log_policy(segment)) / len(segment)
     return Costs(
         rollouts=size * (acting + ENV_SECONDS) + policy,
@@ -94,7 +94,7 @@ def costs(config: Config, spaces: Spaces) -> Costs:
 
 def playing(actor: Actor, shape: tuple[int, ...], episodes: int) -> float:
     """Seconds that evaluation episodes will take."""
-    frames = np.zeros((min(episodes, 100), *shape), np.uint8)
+    frames = _noise((min(episodes, 100), *shape), np.dtype(np.uint8))
     acting = _typical(lambda: actor.log_policy(frames)) / len(frames)
     return episodes * EPISODE * (acting + ENV_SECONDS)
 
@@ -128,17 +128,17 @@ def _step_cost(network: Network) -> float:
 
 def _chunk_seconds(config: Config, network: Network, line: Optimise, spaces: Spaces, b: int) -> float:
     """Seconds of a training pass on one chunk of b samples."""
-    zeros, heads = torch.zeros(b), config.declared().targets
+    zeros, noise, heads = torch.zeros(b), torch.linspace(-1, 1, b), config.declared().targets
     augmenter = augmenter_of(config)
     tau = _blank(b, spaces, augmenter.choose() if augmenter is not None else "")
     batch = Batch(
         frames=tau.frames[0],
         valid=torch.ones(b),
         rows=torch.arange(b),
-        returns=dict.fromkeys(heads, zeros),
+        returns=dict.fromkeys(heads, noise),
         actions=zeros.long(),
-        log_probs=zeros,
-        advantages=zeros,
+        log_probs=torch.full((b,), -math.log(spaces.actions)),
+        advantages=noise,
         old_values=dict.fromkeys(heads, zeros),
         old_log_policy=torch.full((b, spaces.actions), -math.log(spaces.actions)),
         next_rows=zeros.long(),
@@ -159,10 +159,10 @@ def _chunk_seconds(config: Config, network: Network, line: Optimise, spaces: Spa
 
 
 def _blank(b: int, spaces: Spaces, augmentation: str) -> Rollout:
-    """One step of b environments, all zero."""
+    """One step of b environments: noise, and zeros beside it."""
     zeros = torch.zeros(1, b)
     return Rollout(
-        frames=torch.from_numpy(np.zeros((2, b, *spaces.shape), spaces.dtype)),
+        frames=torch.from_numpy(_noise((2, b, *spaces.shape), spaces.dtype)),
         actions=zeros.long(),
         log_probs=zeros,
         values={},
@@ -176,6 +176,12 @@ def _blank(b: int, spaces: Spaces, augmentation: str) -> Rollout:
         step_counts=zeros.long(),
         augmentation=augmentation,
     )
+
+
+def _noise(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Observations to time. Zeros would be quicker than what environments show: every maximum is the first, say."""
+    drawn = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    return drawn.astype(dtype) if dtype == np.uint8 else (drawn / 256).astype(dtype)
 
 
 def _typical(work: Callable[[], Any]) -> float:
