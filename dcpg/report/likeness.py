@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from dcpg.config.command import written as as_text
@@ -47,14 +48,14 @@ def differences(records: Iterable[Record], steps: int = paper.STEPS) -> list[Dif
     having: Counter[str] = Counter()
     for record in procgen:
         counts.update(_of(record, steps))
-        having.update(list(_of_the_method(record)))  # a mapping would add its values
+        having.update(list(_of_the_method(record.config.method)))  # a mapping would add its values
     return [Difference(*what, runs, having.get(what[0], len(procgen))) for what, runs in counts.items()]
 
 
 def _of(record: Record, steps: int) -> list[tuple[str, str, str]]:
     """(setting, its value, the paper's) of one run."""
     usual, mine = papers_setting(), record.setting
-    papers = dict((*usual.levels, *usual.rest)) | _of_the_method(record)
+    papers = dict((*usual.levels, *usual.rest)) | _of_the_method(record.config.method)
     whole = steps // PAPERS_ROLLOUT * PAPERS_ROLLOUT
     found = [(STEPS, f"{mine.steps:,}", f"{steps:,}")] if mine.steps != whole else []
     for name, value in (*mine.levels, *mine.rest):
@@ -71,9 +72,8 @@ def _of(record: Record, steps: int) -> list[tuple[str, str, str]]:
     return found
 
 
-def _of_the_method(record: Record) -> dict[str, Any]:
-    """The paper's values of the settings that a preset may change in a method."""
-    if record.config.method not in METHODS:
-        return {}
-    values = dotted(METHODS[record.config.method].settings())
-    return {f"algorithm.{name}": value for name, value, _ in values}
+@cache
+def _of_the_method(name: str) -> dict[str, Any]:
+    """The paper's values of the settings that a preset may change in a method; none for a plugin's."""
+    values = dotted(METHODS[name].settings()) if name in METHODS else []
+    return {f"algorithm.{setting}": value for setting, value, _ in values}

@@ -111,9 +111,11 @@ def bias(
     """By how much predictions lie below true values on training levels: early or late, against another method's."""
     methods = [label, *([less] if less else [])]
     values = {m: _by_game(comparison, m, partial(_below, late=late)) for m in methods}
-    games = [g for g in GAMES if all(g in values[m] for m in methods)]
-    if not games:
-        return Needed(f"finished runs of {_listed(map(method_title, methods))} on one game")
+    games = [g for g in GAMES if any(g in values[m] for m in methods)]
+    lacking = {m: [g for g in games if g not in values[m]] for m in methods}
+    if not games or any(lacking.values()):
+        each = [f"{method_title(m)} on {named(without)}" for m, without in lacking.items() if without]
+        return Needed(_listed(each) or f"finished runs of {_listed(map(method_title, methods))}")
     signs = zip(methods, (1, -1), strict=False)
     parts = [(sign / len(games), values[m][g]) for m, sign in signs for g in games]
     difference = contrast(parts)

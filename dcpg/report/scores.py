@@ -154,13 +154,10 @@ def wrong_actions(comparison: Comparison, label: str, game: str) -> list[dict[st
 
 
 def improvement(comparison: Comparison, label: str, over: str) -> Interval | None:
-    """The probability of improvement over the games that both have finished."""
-    games = [
-        g
-        for g in comparison.games
-        if len(comparison.finals(label, g, "test")) and len(comparison.finals(over, g, "test"))
-    ]
-    if not games:
+    """The probability of improvement over every game that one of the two has finished; None if one lacks a game."""
+    fair = comparison.fair([label, over], "test", comparison.games)
+    games = fair.games
+    if len(fair.methods) < 2:
         return None
 
     def compute() -> Interval:

@@ -100,3 +100,18 @@ def test_a_ppo_mean_that_is_not_positive_gives_no_score(tmp_path: Path, command:
     code, _, err, _ = command(tmp_path / "runs", "table11", "--out", tmp_path / "out")
     assert code == 2
     assert err.count("\n") == 1
+
+
+def test_nobody_gains_by_a_game_that_is_left_out(tmp_path: Path) -> None:
+    """DCPG without its worst game has no score and beats nobody; the others keep theirs over both games."""
+    few(tmp_path / "runs", ("ppo", "ppg"), (0, 1))
+    for seed in (0, 1):
+        some(tmp_path / "runs" / f"dcpg-{seed}", "dcpg", "bigfish", seed, level=30.0)
+    made = write_report([tmp_path / "runs"], tmp_path / "out", pictures=False)
+    data = json.loads((tmp_path / "out" / "report.json").read_text())
+    for found in (data["headline"]["normalised"]["test"], data["headline"]["minmax"], data["profiles"]):
+        assert set(found) == {"ppo", "ppg"}
+    assert {(row["label"], row["over"]) for row in data["improvement"]} == {("ppo", "ppg"), ("ppg", "ppo")}
+    assert "Without a score, because a finished run is missing: DCPG (Maze)." in data["headline"]["shared"]
+    fair = made.comparison.fair(["ppo", "dcpg"], "test", ["bigfish"])
+    assert (fair.methods, fair.lacking) == (["ppo", "dcpg"], {})
