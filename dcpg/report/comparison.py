@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dcpg.envs.procgen import GAMES
 from dcpg.methods import METHODS
-from dcpg.report.likeness import PAPERS_STIFFNESS_STEPS, STEPS, Difference, differences
+from dcpg.report.likeness import PAPERS_STIFFNESS_STEPS, PICTURES, STEPS, Difference, differences
 from dcpg.report.statistics import HARD_RANGES, RANGES, Scores
 from dcpg.runs.records import Problem, Record, Setting
 from dcpg.text import counted
@@ -62,13 +62,16 @@ class Comparison:
 
     @property
     def like_paper(self) -> bool:
-        """Whether the paper's numbers may stand beside these runs: all but steps and seeds is as in the paper."""
-        return bool(set(self.games) & set(GAMES)) and all(one.name == STEPS for one in self.unlike)
+        """Whether the paper's numbers may stand beside these runs: all but steps, seeds and pictures is as there.
+
+        Other pictures, a few sprites in seven games, are named in the caption.
+        """
+        return bool(set(self.games) & set(GAMES)) and all(one.name in (STEPS, PICTURES) for one in self.unlike)
 
     @property
     def is_papers(self) -> bool:
         """Whether these runs are as long as the paper's, too."""
-        return self.like_paper and not self.unlike
+        return self.like_paper and all(one.name == PICTURES for one in self.unlike)
 
     @property
     def caption(self) -> str:

@@ -16,11 +16,11 @@ from dcpg.report import paper
 from dcpg.runs.records import Record, papers_setting
 from dcpg.settings import dotted
 
-STEPS = "steps"
+STEPS, PICTURES = "steps", "pictures"
 PAPERS_STIFFNESS_STEPS = 8_000_000  # Appendix A
 PAPERS_ROLLOUT = 64 * 256  # steps
 PAPERS_PRECISION = "fp32"
-PAPERS_LIBRARY = "procgen-mirror 0.10.7"  # draws what the authors' procgen drew
+PAPERS_LIBRARY, DRAWN_BY = "OpenAI's procgen", "procgen-gym 0.1.1"  # the second draws what the first does
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,10 @@ def _of(record: Record, steps: int) -> list[tuple[str, str, str]]:
     precision = record.config.machine.precision
     if precision != PAPERS_PRECISION:
         found.append(("machine.precision", precision, PAPERS_PRECISION))
-    drawn = known_pictures()[PAPERS_LIBRARY].get(f"{record.config.game} {record.config.env.mode}")
+    drawn = known_pictures()[DRAWN_BY].get(f"{record.config.game} {record.config.env.mode}")
     for library in record.written.libraries:
         if library["pictures"] != drawn:
-            found.append(("pictures", library["library"], PAPERS_LIBRARY))
+            found.append((PICTURES, library["library"], PAPERS_LIBRARY))
             break
     return found
 

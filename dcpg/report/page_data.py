@@ -14,7 +14,7 @@ from dcpg.report.claims import NOTE, Answer
 from dcpg.report.comparison import Comparison, Curve, StiffnessRuns
 from dcpg.report.figures import colour
 from dcpg.report.level_map import level_map
-from dcpg.report.likeness import STEPS, differences
+from dcpg.report.likeness import PICTURES, STEPS, differences
 from dcpg.report.missing import Missing
 from dcpg.report.paper import game_title, method_title
 from dcpg.report.scores import (
@@ -237,7 +237,7 @@ def _yardstick(records: list[Record]) -> list[dict[str, Any]]:
         if record.label != "ppo" or band is None or not record.evaluations:
             continue
         unlike = [one for one in differences([record]) if one.name != STEPS]
-        if any(one.name not in ("machine.precision", "pictures") for one in unlike):
+        if any(one.name not in ("machine.precision", PICTURES) for one in unlike):
             continue
         steps = [evaluation.steps for evaluation in record.evaluations]
         points = []

@@ -75,11 +75,15 @@ def test_other_pictures_are_a_difference(tmp_path: Path) -> None:
     some(tmp_path / "runs" / "a", "ppo", "bigfish", 0, preset="paper")
     config = tmp_path / "runs" / "a" / "config.json"
     plain = json.loads(config.read_text())
-    plain["procgen"] = {"library": "procgen-gym 0.1.1", "interface": 3, "pictures": "0" * 16}
+    plain["procgen"] = {"library": "another build", "interface": 3, "pictures": "0" * 16}
     config.write_text(json.dumps(plain))
     found = comparison_of(tmp_path / "runs")
-    assert found.caption == "Unlike the paper's: pictures=procgen-gym 0.1.1 instead of procgen-mirror 0.10.7."
-    assert not found.like_paper
+    assert found.caption == "Unlike the paper's: pictures=another build instead of OpenAI's procgen."
+    assert found.like_paper  # the numbers stay, and the caption says what they are beside
+    write_report([tmp_path / "runs"], tmp_path / "out", ["table1"])
+    text = (tmp_path / "out" / "tables" / "table1.md").read_text()
+    assert "/ 3.4 ± 1.0 |" in text
+    assert found.caption in text
 
 
 def test_what_a_preset_changes_in_a_method_is_named(tmp_path: Path) -> None:
