@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 import torch
 
 from dcpg import text
 from dcpg.machine import estimate
+
+# under nohup it is ignored, all processes inherit that, and runs let it be
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
