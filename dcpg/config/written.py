@@ -195,14 +195,15 @@ def other_library(written: Written) -> dict[str, Any] | None:
 
 def fingerprint(plain: Mapping[str, Any]) -> str:
     """A hash of all that decides a run's result at a given number of steps."""
-    return _hash(_decisive(plain))
+    return digest(_decisive(plain))
 
 
 def _decisive(plain: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in plain.items() if name not in (*UNDECISIVE, *BESIDES)}
 
 
-def _hash(value: Any) -> str:
+def digest(value: Any) -> str:
+    """A hash of JSON data, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
@@ -211,7 +212,7 @@ def decisive_settings(config: Config) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in _decisive(config.to_json()).items():
         found |= {f"{name}.{key}": one for key, one in value.items()} if isinstance(value, dict) else {name: value}
-    return {name: f"a list with the hash {_hash(v)[:12]}" if len(str(v)) > LONG else v for name, v in found.items()}
+    return {name: f"a list with the hash {digest(v)[:12]}" if len(str(v)) > LONG else v for name, v in found.items()}
 
 
 def changed_settings(before: Any, config: Config) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dcpg.config.command import started_by
 from dcpg.config.schema import Config
-from dcpg.config.written import changed_settings, decisive_settings, versions
+from dcpg.config.written import changed_settings, decisive_settings, digest, versions
 from dcpg.config.written import fingerprint as fingerprint_of
 from dcpg.core.algorithm import Algorithm
 from dcpg.core.state import Stateful
@@ -83,10 +83,12 @@ class Saver:
         self.ranks.first_does(directory.sync_rows)
         rows = {"metrics": directory.metrics.count, "eval": directory.evaluations.count}
         own, shared = pack(self.parts, self.ranks, steps=self.steps, rows=rows)
+        settings = decisive_settings(self.config)  # for the message if config.json is changed
         meta = {
             "method": self.config.method,
             "config": self.fingerprint,
-            "settings": decisive_settings(self.config),  # for the message if config.json is changed
+            "settings": settings,
+            "settings_sha256": digest(settings),
             "steps": self.steps,
             "phase_end": at.line == 0 and not self.algorithm.B.rollouts,
             "processes": self.ranks.size,
@@ -101,10 +103,13 @@ class Saver:
         changed: list[str] = []
 
         def accept(checkpoint: Checkpoint) -> None:
+            settings = checkpoint.meta.get("settings")  # None: by an older release
+            if settings is not None and checkpoint.meta.get("settings_sha256") != digest(settings):
+                raise Damaged("what its manifest says of the settings is damaged")
             try:
                 self._check_owner(checkpoint.meta)
             except Damaged:
-                changed.extend(changed_settings(checkpoint.meta.get("settings"), self.config))
+                changed.extend(changed_settings(settings, self.config))
                 raise
             found["rows"] = self._take(checkpoint)
             found["versions"] = checkpoint.meta.get("versions")
