@@ -63,7 +63,7 @@ class Answer:
 
 
 def answers(comparison: Comparison, measured: StiffnessRuns) -> list[Answer]:
-    """Every claim, answered."""
+    """What these runs say about every claim, in the order of the paper."""
     return [answer(claim, comparison, measured) for claim in CLAIMS]
 
 
