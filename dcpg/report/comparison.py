@@ -293,7 +293,7 @@ class StiffnessRuns:
                 points.setdefault(record.setting.level_count, []).append(mean)
         return curve_of(points)
 
-    @property
+    @cached_property
     def caption(self) -> str:
         """What sets these runs apart from the paper's, as a sentence; the number of levels is what is measured."""
         unlike = differences(self.records, PAPERS_STIFFNESS_STEPS)
