@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import add
@@ -31,7 +30,7 @@ from dcpg.runs.records import STIFFNESS, read_run
 from dcpg.runs.status import last_rows
 from dcpg.seeding import key
 from dcpg.storage.checkpoint import CheckpointStore
-from dcpg.storage.files import dump, read_regular, write_atomic
+from dcpg.storage.files import dump, own_folder, read_json, write_atomic
 from dcpg.storage.rows import SPLITS, Evaluation
 from dcpg.storage.rundir import RunDirectory
 
@@ -119,11 +118,11 @@ def kept_result(
     options, run = options_of(analysis, given, at), RunDirectory(directory)
     config = parse_written(run.read_config(), run.config, code=False).config
     try:
-        found = json.loads(read_regular(run.path / "analysis" / f"{_file_name(analysis, at)}.json", MOST_RESULT))
+        found = read_json(run.analysis / f"{_file_name(analysis, at)}.json", MOST_RESULT)
         steps = found["steps"][-1] if analysis == "values" else found["steps"]
         about = [found[name] for name in ("analysis", "method", "game", "seed")]
         same = about == [analysis, config.method, config.game, config.seed] and found.get("asked", {}) == options
-    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError):
         return None
     newest = _newest_steps(run, analysis) if at is None else at
     return found if same and steps == newest else None
@@ -275,9 +274,9 @@ def write_result(run: RunDirectory, config: Config, result: dict[str, Any], name
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=120)
     plt.close(figure)
-    folder = run.path / "analysis"
+    folder = run.analysis
     try:
-        folder.mkdir(exist_ok=True)
+        own_folder(folder)
         write_atomic(folder / f"{name}.json", dump(result))
         write_atomic(folder / f"{name}.png", picture.getvalue())
     except OSError as error:

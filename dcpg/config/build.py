@@ -21,9 +21,24 @@ from dcpg.ranks import ALONE, Ranks
 from dcpg.seeding import generator, rand_seed
 from dcpg.storage.rows import SPLITS
 
+MOST_PARAMETERS = 500_000_000  # of a network; the paper's has 0.6 million
+
+
+def network_shapes(config: Config, shape: tuple[int, ...], actions: int) -> Network:
+    """The network without memory for its weights; BadInput if it has too many."""
+    network = Network(config.declared().networks, shape, actions, config.network, device="meta")
+    number = sum(p.numel() for p in network.parameters())
+    if number > MOST_PARAMETERS:
+        raise BadInput(
+            f"This network would have {number:,} parameters, more than {MOST_PARAMETERS:,}; lower network.channels, "
+            "network.width or network.features."
+        )
+    return network
+
 
 def build_network(config: Config, shape: tuple[int, ...], actions: int) -> Network:
     """The untrained network; its weights depend on the seed alone."""
+    network_shapes(config, shape, actions)  # refuses one that is too large
     method = config.declared()
     network = Network(method.networks, shape, actions, config.network, config.machine.precision)
     network.initialise(generator(config.seed, "init"))

@@ -69,7 +69,7 @@ class Evaluation(Section):
     """How often a run is evaluated during training, and on how many episodes."""
 
     every: int = setting(10, "authors' code: rollouts between evaluations", low=1)
-    episodes: int = setting(100, "paper, Section 5", low=1, high=65_536)
+    episodes: int = setting(100, "paper, Section 5", low=1, high=4096)
     max_steps: int = setting(10_000, "ours: an episode longer than this counts as it stands", low=1)
 
 
@@ -101,8 +101,8 @@ class Config(Section):
 
     method: str = setting("dcpg", "given")
     game: str = setting("bigfish", "given")
-    seed: int = setting(0, "given", low=0)
-    steps: int = setting(25_000_000, "paper, Section 5", low=1)
+    seed: int = setting(0, "given", low=0, high=2**63 - 1)
+    steps: int = setting(25_000_000, "paper, Section 5", low=1, high=10**12)
     preset: str = setting("paper", "given")
     rollout_length: int = setting(256, "paper, Table 4", low=2, high=1_000_000)
     shards: int = setting(

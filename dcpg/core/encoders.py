@@ -23,6 +23,7 @@ from dcpg.errors import BadInput
 from dcpg.settings import Section, setting
 
 SQRT2 = math.sqrt(2)
+MOST_STACKS = 16  # each halves the picture
 
 Through = Callable[[nn.Module, Tensor], Tensor]  # how `walk` applies a layer: (convolution or linear layer, input)
 
@@ -32,10 +33,15 @@ class Net(Section):
     """The encoders' architecture, and the sizes of the encoders and the discriminator."""
 
     encoder: str = setting("impala", "paper, Section 5 (impoola: a mean over the last picture instead of flattening)")
-    channels: tuple[int, ...] = setting((16, 32, 32), "authors' code (IMPALA)", low=1)
+    channels: tuple[int, ...] = setting((16, 32, 32), "authors' code (IMPALA)", low=1, high=4096)
     width: int = setting(1, "ours: multiplies the channels", low=1, high=64)
-    features: int = setting(256, "authors' code (IMPALA)", low=1)
-    discriminator: int = setting(256, "paper, Appendix D (hidden sizes [256, 256])", low=1)
+    features: int = setting(256, "authors' code (IMPALA)", low=1, high=65_536)
+    discriminator: int = setting(256, "paper, Appendix D (hidden sizes [256, 256])", low=1, high=65_536)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= len(self.channels) <= MOST_STACKS:
+            raise BadInput(f"channels must be 1 to {MOST_STACKS} numbers; got {len(self.channels)}.")
 
     @property
     def wide_channels(self) -> tuple[int, ...]:

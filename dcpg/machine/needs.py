@@ -17,11 +17,11 @@ import numpy as np
 import psutil
 import torch
 
+from dcpg.config.build import network_shapes
 from dcpg.config.schema import Config
 from dcpg.core.encoders import encoder_class
 from dcpg.core.loader import AHEAD
 from dcpg.core.method import Method, Optimise, Tau
-from dcpg.core.networks import Network
 from dcpg.envs.base import Spaces
 from dcpg.errors import BadInput
 from dcpg.machine import cgroup
@@ -47,6 +47,10 @@ KEPT = 1.1  # bytes that the allocator holds for each byte in use
 CHECKPOINTS = 4  # three that are kept and one that is being written
 
 
+STATE = 2**21  # bytes that the state of one environment may have
+SMALL = 2**26  # bytes of a checkpoint for all that does not grow with a setting
+
+
 ROW = 20_000  # bytes that a rollout adds to metrics.jsonl, timing.jsonl and TensorBoard's file
 
 
@@ -58,6 +62,7 @@ class Needs:
     buffer: float  # the part of `memory` that a full B takes
     device: float  # of the accelerator; 0 on the CPU
     disk: float
+    checkpoint: int  # the largest that may be read: a larger one is not this run's
 
     def sentence(self) -> str:
         buffer = f" (B: {gigabytes(self.buffer)})" if self.buffer >= 5e7 else ""
@@ -68,7 +73,7 @@ class Needs:
 def needs_of(config: Config, spaces: Spaces) -> Needs:
     """What a run may need on this machine; its chunk and precision must be settled."""
     method = config.declared()
-    network = Network(method.networks, spaces.shape, spaces.actions, config.network, device="meta")
+    network = network_shapes(config, spaces.shape, spaces.actions)
     weights = 4 * sum(p.numel() for p in network.parameters())
     moments = 2 * weights * len(method.adams)
     frames = config.rollout_size * math.prod(spaces.single) * spaces.dtype.itemsize
@@ -85,13 +90,22 @@ def needs_of(config: Config, spaces: Spaces) -> Needs:
     on_device = device != "cpu"
     saved = weights + moments
     milestones = config.steps // config.keep_every if config.keep_every else 0
+    rollouts = 1 + (max(method.lengths(config.rollouts)) if method.auxiliary_phase else 0)
+    uncompressed = rollouts * (frames + (64 + 4 * spaces.actions) * config.rollout_size)
     return Needs(
         memory=processes_here() * (own + (2 * (saved + opened) if on_device else computing + saved)),
         buffer=buffer,
         device=computing + frames / processes() if on_device else 0.0,
         # a phase's first checkpoint is written before the previous phase's is removed, so B may be on disk twice
         disk=CHECKPOINTS * saved + 2 * (tau + buffer) + milestones * weights + config.rollouts * ROW,
+        # twice, because a checkpoint that is refused wrongly is lost
+        checkpoint=int(2 * (saved + uncompressed) + most_states(config.env.num_envs) + SMALL),
     )
+
+
+def most_states(num_envs: int) -> int:
+    """Bytes that the states of the environments and of their level chooser may have."""
+    return STATE * (num_envs + 1)
 
 
 def _step_bytes(config: Config, method: Method, line: Optimise, spaces: Spaces) -> tuple[float, float]:

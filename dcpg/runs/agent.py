@@ -21,7 +21,7 @@ from dcpg.machine.devices import device_of, prepare
 from dcpg.seeding import generator
 from dcpg.storage.checkpoint import Damaged
 from dcpg.storage.rundir import RunDirectory
-from dcpg.training.weights import Moment, find, load_weights
+from dcpg.training.weights import Moment, check_weights, find, load_weights
 
 
 class Agent:
@@ -40,6 +40,8 @@ class Agent:
         self.config, self.moment = config, moment
         self.normaliser, self.steps, self.k = moment.normaliser, moment.steps, moment.k
         self.method, self.shape, self.spaces = config.declared(), spaces.shape, spaces
+        if moment.weights is not None:
+            check_weights(config, spaces, moment.weights)
         network = build_network(config, spaces.shape, spaces.actions)
         if moment.weights is not None:
             load_weights(network, moment.weights)

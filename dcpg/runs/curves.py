@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import numpy as np
 
 from dcpg.config.schema import OWN
 from dcpg.config.written import parse_written
+from dcpg.errors import StorageFailed
 from dcpg.extras import need
 from dcpg.runs.evaluate import half_width
+from dcpg.storage.files import write_atomic
 from dcpg.storage.rows import SPLITS, Evaluation, Metrics, read
 from dcpg.storage.rundir import RunDirectory
 
@@ -41,10 +44,16 @@ def curves(run: RunDirectory) -> Path:
     right.legend(frameon=False)
     for axes in (left, right):
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    figure.suptitle(f"{config.method} on {config.game.removeprefix(OWN)}, seed {config.seed}, preset {config.preset}")
-    out = run.path / "curves.png"
-    figure.savefig(out, dpi=120)
+    title = f"{config.method} on {config.game.removeprefix(OWN)}, seed {config.seed}, preset {config.preset}"
+    figure.suptitle(title, parse_math=False)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=120)
     plt.close(figure)
+    out = run.path / "curves.png"
+    try:
+        write_atomic(out, picture.getvalue())
+    except OSError as error:
+        raise StorageFailed(f"{out} cannot be written ({error.strerror or error}).") from None
     return out
 
 

@@ -26,9 +26,9 @@ from dcpg.extras import need
 from dcpg.methods import METHODS
 from dcpg.runs.agent import Agent, load_agent
 from dcpg.runs.evaluate import environments_to_record, evaluate_agent, half_width
-from dcpg.storage.files import dump, fsync_dir, write_durable
+from dcpg.storage.files import dump, fsync_dir, read_json, write_durable
 from dcpg.storage.rows import SPLITS, Evaluation, read
-from dcpg.storage.rundir import RunDirectory
+from dcpg.storage.rundir import MOST_CONFIGURATION, RunDirectory
 from dcpg.text import counted, option
 from dcpg.training.weights import WEIGHTS, Moment, find
 
@@ -116,7 +116,7 @@ def check_target(target: Path) -> None:
     for name in sorted(found - FILES):
         raise BadInput(f"{target} holds {name}, which is no part of an export; {advice}")
     try:
-        is_export = EXPORT in json.loads((target / CONFIG).read_bytes())
+        is_export = EXPORT in read_json(target / CONFIG, MOST_CONFIGURATION)
     except (OSError, ValueError, TypeError):
         is_export = False
     if not is_export:

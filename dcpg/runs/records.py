@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -24,8 +23,8 @@ from dcpg.errors import BadInput, unknown
 from dcpg.methods import METHODS
 from dcpg.methods.drac import DrAC
 from dcpg.settings import dotted
-from dcpg.storage.files import read_regular
-from dcpg.storage.rows import LARGEST, SPLITS, Evaluation, Metrics, parse, parse_rows
+from dcpg.storage.files import read_json, read_regular
+from dcpg.storage.rows import LARGEST, MOST_ROWS, SPLITS, Evaluation, Metrics, parse, parse_rows
 from dcpg.storage.rundir import RunDirectory
 from dcpg.text import counted, printable
 
@@ -292,10 +291,7 @@ def _read_cached(path: Path, cache: Cache) -> tuple[Record, list[str]]:
 def read_run(path: Path) -> tuple[Record, list[str]]:
     """A run, and notes about what was passed over; a run with numbers that cannot be trusted is refused."""
     run, notes = RunDirectory(path), list[str]()
-    try:
-        written = parse_written(run.read_config(), "config.json", code=False)
-    except RecursionError as error:
-        raise BadInput(f"config.json is not a run's configuration ({error}).") from None
+    written = parse_written(run.read_config(), "config.json", code=False)
     config = written.config
     if config.preset not in PRESETS:
         raise unknown("preset", config.preset, PRESETS)
@@ -311,10 +307,12 @@ def read_run(path: Path) -> tuple[Record, list[str]]:
 
 def _rows(path: Path, notes: list[str]) -> list[dict[str, Any]]:
     try:
-        data = read_regular(path) if path.exists() else b""
-        rows = parse_rows(data)
-    except (OSError, RecursionError) as error:
-        raise BadInput(f"{path.name} cannot be read ({error}).") from None
+        data = read_regular(path, MOST_ROWS)
+    except FileNotFoundError:
+        data = b""
+    except OSError as error:
+        raise BadInput(f"{path.name} cannot be read ({error.strerror or error}).") from None
+    rows = parse_rows(data)
     lines = len(data.splitlines())
     if lines > len(rows):
         notes.append(f"{path.name} is torn: {lines - len(rows)} of {counted(lines, 'line')} were passed over")
@@ -368,7 +366,7 @@ def _analyses(run: RunDirectory, config: Config, steps: int, notes: list[str]) -
         if not path.exists():
             continue
         try:
-            plain = json.loads(read_regular(path, MOST_ANALYSIS))
+            plain = read_json(path, MOST_ANALYSIS)
             expected = {"analysis": name, "method": config.method, "game": config.game, "seed": config.seed}
             if {key: plain[key] for key in expected} != expected:
                 raise BadInput("it is of another run")
@@ -376,7 +374,7 @@ def _analyses(run: RunDirectory, config: Config, steps: int, notes: list[str]) -
             if plain["steps"] < steps:
                 raise BadInput(f"it is of the weights at {plain['steps']:,} steps; run `dcpg analyse {name}` again")
             found[name] = plain
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, BadInput) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, BadInput) as error:
             notes.append(f"analysis/{name}.json was passed over ({error})")
     return found
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dcpg.errors import BadInput
-from dcpg.storage.files import read_regular
+from dcpg.storage.files import Unreadable, read_json
 from dcpg.storage.rows import Evaluation, Metrics, Row, read
 from dcpg.storage.rundir import RunDirectory
 
@@ -34,8 +33,10 @@ class RunFiles:
         """What summary.json says: method, game, seed, steps, status, and the returns of the last evaluation."""
         path = RunDirectory(self.directory).summary
         try:
-            found: dict[str, Any] = json.loads(read_regular(path, MOST_SUMMARY))
-        except (OSError, ValueError) as error:
+            found = read_json(path, MOST_SUMMARY)
+            if not isinstance(found, dict):
+                raise Unreadable("it is not a table")
+        except (OSError, Unreadable) as error:
             raise BadInput(f"{path} cannot be read ({error}).") from None
         return found
 

@@ -5,7 +5,6 @@ The directory is the truth, whatever a sweep has written down about the run.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import socket
@@ -21,7 +20,7 @@ from dcpg.config.schema import UNDECISIVE, Config
 from dcpg.config.written import Recorded, Written, fingerprint, parse_written
 from dcpg.errors import BadInput
 from dcpg.settings import dotted
-from dcpg.storage.files import read_regular
+from dcpg.storage.files import open_regular, read_json
 from dcpg.storage.rows import Evaluation, R, Summary, Timing, parse_rows
 from dcpg.storage.rundir import RunDirectory
 from dcpg.text import option, printable
@@ -117,8 +116,8 @@ def _first_difference(there: Config, wanted: Config) -> tuple[str, Any, Any]:
 
 def _summary_says_finished(path: Path, total: int) -> bool:
     try:
-        summary = Summary.parse(json.loads(read_regular(path, LONGEST_ROW)))
-    except (OSError, ValueError, TypeError, OverflowError, RecursionError):
+        summary = Summary.parse(read_json(path, LONGEST_ROW))
+    except (OSError, ValueError, TypeError, OverflowError):
         return False
     return summary.status == "finished" and summary.steps == total
 
@@ -137,7 +136,7 @@ def _mean_speed(steps_per_s: list[float]) -> float:
 def last_rows(path: Path, kind: type[R], count: int = 1) -> list[R]:
     """The last `count` rows of a file, oldest first, without reading those before; unreadable rows are left out."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             size, length = os.fstat(file.fileno()).st_size, 8_192
             while True:
                 file.seek(max(size - length, 0))
@@ -163,7 +162,7 @@ def is_running(path: Path) -> bool:
     """Whether a process trains in a run's directory. Only reads the lock: trying it would disturb its holder."""
     lock = RunDirectory(path).lock.path
     try:
-        holder = json.loads(read_regular(lock, 10_000))
+        holder = read_json(lock, 10_000)
         host, pid = holder["host"], int(holder["pid"])
         if host == socket.gethostname():
             return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from dcpg.core import evaluation
 from dcpg.envs.base import Array, VectorEnv
 from dcpg.errors import BadInput, StorageFailed
 from dcpg.runs.agent import Agent
+from dcpg.storage.files import replacing
 
 FPS = 15  # as in Procgen
 MAX_FRAMES = 1000
@@ -247,16 +247,12 @@ def check_target(out: Path) -> None:
 @contextmanager
 def writing(out: Path, size: tuple[int, int]) -> Iterator[Callable[[Image.Image], None]]:
     """Yields a function that adds a frame; the file appears under its name when it is complete."""
-    temporary = out.with_name(f".tmp-{out.name}")
     kind = _mp4 if out.suffix == ".mp4" else _gif
     try:
-        with kind(temporary, size) as add:
+        with replacing(out) as temporary, kind(temporary, size) as add:
             yield add
-        os.replace(temporary, out)
     except (OSError, av.FFmpegError) as error:
         raise StorageFailed(f"{out} cannot be written ({error.strerror or error}).") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -10,20 +10,31 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from dcpg.errors import NoValidCheckpoint
 from dcpg.ranks import ALONE, Ranks
-from dcpg.storage.files import dump, fsync_dir, write_atomic, write_durable
-from dcpg.text import counted, option
+from dcpg.storage.files import (
+    Unreadable,
+    dump,
+    fsync_dir,
+    own_folder,
+    read_json,
+    read_regular,
+    write_atomic,
+    write_durable,
+)
+from dcpg.text import counted, option, printable
 
 SCHEMA = 2  # of new checkpoints
 READABLE = (1, 2)
@@ -32,7 +43,11 @@ READABLE = (1, 2)
 NAME = re.compile(r"[0-9]{12}[a-z0-9.-]*")
 
 
-FILE = re.compile(r"(shared/)?[a-z0-9][a-z0-9._-]*")
+# the files that a manifest may name; envs is of schema 1
+FILE = re.compile(
+    r"state\.json|(weights|adam)\.safetensors|(collector|envs)(\.rank[0-9]+)?\.zst"
+    r"|shared/(rollout|kept|old-policy)-[0-9]{8,}(\.rank[0-9]+)?\.(frames|safetensors)"
+)
 
 
 RANK = re.compile(r"\.rank([0-9]+)(?:\.|$)")
@@ -41,11 +56,32 @@ RANK = re.compile(r"\.rank([0-9]+)(?:\.|$)")
 MAX_MANIFEST = 2**22
 
 
-MAX_FILE = 2**33
+MAX_BYTES = 2**36  # of the files of one checkpoint, unless more is known about the run
 
 
 class Damaged(Exception):
     """Raised for a checkpoint that cannot be trusted; the message says why."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """What a manifest says of a file."""
+
+    size: Annotated[int, Meta(ge=0)]
+    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """manifest.json, with the types that its values must have."""
+
+    schema: int
+    method: str
+    config: str  # a hash of the settings
+    files: dict[str, Entry]
+    phase_end: bool = False
+    processes: Annotated[int, Meta(ge=1)] = 1
+    versions: dict[str, str] = {}
+    settings: dict[str, Any] | None = None  # None: by an older release
+    settings_sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,16 +89,25 @@ class Checkpoint:
     """The manifest and the files of a verified checkpoint."""
 
     name: str
-    meta: dict[str, Any]
+    manifest: Manifest
     files: dict[str, bytes]
 
 
 class CheckpointStore:
-    """The checkpoints of one run."""
+    """The checkpoints of one run; `most` is the number of bytes that a checkpoint of such a run may have."""
 
-    def __init__(self, root: Path, kept: int = 2, ranks: Ranks = ALONE) -> None:
+    def __init__(
+        self,
+        root: Path,
+        kept: int = 2,
+        ranks: Ranks = ALONE,
+        most: int = MAX_BYTES,
+        warn: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self.root, self.shared, self.kept, self.ranks = root, root / "shared", kept, ranks
+        self.most, self.warn = most, warn
         self._known: dict[str, dict[str, Any]] = {}  # shared files that are intact on the disk
+        self._left = set[Path]()  # what could not be removed
 
     # -- writing
 
@@ -88,7 +133,7 @@ class CheckpointStore:
     def _begin(self, final: Path, temporary: Path) -> None:
         if final.exists():
             self._set_aside(final.name)
-        self.shared.mkdir(exist_ok=True)
+        own_folder(self.shared)
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
 
@@ -125,22 +170,32 @@ class CheckpointStore:
 
     def prune(self) -> None:
         """Keep the newest checkpoints, the last one at a phase's end, and their shared files."""
-        found = self.names()
-        keep = set(found[-self.kept :])
-        phase_ends = [name for name in found if self._manifest(name).get("phase_end")]
+        found = {name: self._manifest(name) for name in self.names()}
+        keep = set(list(found)[-self.kept :])
+        phase_ends = [name for name, manifest in found.items() if manifest is not None and manifest.phase_end]
         keep |= set(phase_ends[-1:])
         for name in found:
             if name not in keep:
                 shutil.rmtree(self.root / name, ignore_errors=True)
-        named = {f for name in self.names() for f in self._manifest(name).get("files", {})}
+        there = [found[name] for name in self.names() if name in found]
+        named = {file for manifest in there if manifest is not None for file in manifest.files}
         if self.shared.exists():
             for path in self.shared.iterdir():
                 if f"shared/{path.name}" not in named:
-                    path.unlink(missing_ok=True)
                     self._known.pop(path.name, None)
+                    self._remove(path)
         if len(keep) >= self.kept:
             for path in self.root.glob("damaged-*"):
                 shutil.rmtree(path, ignore_errors=True)
+
+    def _remove(self, path: Path) -> None:
+        """Remove a file that nobody needs; what cannot be removed, such as a folder of the storage's, is left."""
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            if path not in self._left:
+                self._left.add(path)
+                self.warn(f"{path} is not part of any checkpoint and cannot be removed ({error.strerror}); it is left.")
 
     # -- reading
 
@@ -148,39 +203,43 @@ class CheckpointStore:
         """All checkpoints, oldest first. Temporary and unrelated entries are left out."""
         if not self.root.is_dir():
             return []
-        return sorted(p.name for p in self.root.iterdir() if NAME.fullmatch(p.name) and p.is_dir())
+        found = (p for p in self.root.iterdir() if NAME.fullmatch(p.name))
+        return sorted(p.name for p in found if p.is_dir() and not p.is_symlink())
 
-    def _manifest(self, name: str) -> dict[str, Any]:
+    def _manifest(self, name: str) -> Manifest | None:
         try:
             return _read_manifest(self.root / name)
         except Damaged:
-            return {}
+            return None
 
-    def load(self, path: Path, shared: bool = True) -> Checkpoint:
-        """Read and verify one checkpoint, with or without its shared files."""
-        checkpoint = self._read(path, shared)
+    def load(self, path: Path, shared: bool = True, only: Collection[str] = ()) -> Checkpoint:
+        """Read and verify one checkpoint, with or without its shared files, or `only` these files of it."""
+        checkpoint = self._read(path, shared, only)
         for key in checkpoint.files:
             if key.startswith("shared/"):
-                self._known[key.removeprefix("shared/")] = dict(checkpoint.meta["files"][key])
+                self._known[key.removeprefix("shared/")] = msgspec.structs.asdict(checkpoint.manifest.files[key])
         return checkpoint
 
-    def _read(self, path: Path, shared: bool) -> Checkpoint:
-        """The files of a checkpoint: sizes are checked first, then every hash."""
+    def _read(self, path: Path, shared: bool, only: Collection[str]) -> Checkpoint:
+        """The files of a checkpoint: the sizes of all are checked first, then every hash."""
         manifest = _read_manifest(path)
+        wanted = {
+            key: entry
+            for key, entry in manifest.files.items()
+            if (key in only if only else shared or not key.startswith("shared/")) and not self._of_another(key)
+        }
+        if (total := sum(entry.size for entry in wanted.values())) > self.most:
+            raise Damaged(f"its files have {total:,} bytes, more than a run with these settings can have")
         contents: dict[str, bytes] = {}
-        for key, entry in manifest["files"].items():
-            if (key.startswith("shared/") and not shared) or self._of_another(key):
-                continue
+        for key, entry in wanted.items():
             where = (self.root if key.startswith("shared/") else path) / key
             try:
-                size, digest = int(entry["size"]), str(entry["sha256"])
-                actual = where.stat().st_size
-                if actual != size or size > MAX_FILE or where.is_symlink():
-                    raise Damaged(f"{key} has {counted(actual, 'byte')} instead of {size}")
-                data = where.read_bytes()
-            except (OSError, KeyError, TypeError, ValueError) as error:
-                raise Damaged(f"{key} cannot be read ({error})") from None
-            if hashlib.sha256(data).hexdigest() != digest:
+                data = read_regular(where, entry.size)
+            except OSError as error:
+                raise Damaged(f"{key} cannot be read ({error.strerror or error})") from None
+            if len(data) != entry.size:
+                raise Damaged(f"{key} has {counted(len(data), 'byte')} instead of {entry.size:,}")
+            if hashlib.sha256(data).hexdigest() != entry.sha256:
                 raise Damaged(f"{key} does not have the hash that the manifest names")
             contents[key] = data
         return Checkpoint(path.name, manifest, contents)
@@ -230,21 +289,22 @@ class CheckpointStore:
                 path.unlink(missing_ok=True)
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
-    where = path / "manifest.json"
+def _read_manifest(path: Path) -> Manifest:
     try:
-        if where.stat().st_size > MAX_MANIFEST:
-            raise Damaged("its manifest is too large")
-        manifest = json.loads(where.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        plain = read_json(path / "manifest.json", MAX_MANIFEST)
+        schema = plain.get("schema") if isinstance(plain, dict) else None
+        if schema not in READABLE:
+            raise Damaged(f"it has schema {printable(schema)}; this program reads {READABLE}")
+        manifest = msgspec.convert(plain, Manifest)
+    except FileNotFoundError:
+        raise Damaged("its manifest is missing") from None
+    except Unreadable as error:
         raise Damaged(f"its manifest cannot be read ({error})") from None
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
-        raise Damaged("its manifest has the wrong form")
-    if manifest.get("schema") not in READABLE:
-        raise Damaged(f"it has schema {manifest.get('schema')!r}; this program reads {READABLE}")
-    for key in manifest["files"]:
-        if not FILE.fullmatch(key) or ".." in key:
-            raise Damaged(f"its manifest names {key!r}, which is not a checkpoint's file")
+    except msgspec.ValidationError as error:
+        raise Damaged(f"its manifest has the wrong form ({error})") from None
+    for key in manifest.files:
+        if not FILE.fullmatch(key):
+            raise Damaged(f"its manifest names {printable(key)!r}, which is not a checkpoint's file")
     return manifest
 
 

@@ -1,13 +1,103 @@
-"""Durable and atomic writes of files, and safe reads."""
+"""The one reader and the one writer of files that may be anybody's.
+
+What is read is a plain file of at most so many bytes: a link could name any file, a pipe or a device may never end.
+What is written appears whole or not at all, and never through a link.
+"""
 
 from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+DEEPEST = 50  # lists and tables inside each other; a configuration has 3
+LARGEST_INTEGER = 2**64  # larger ones are in no file of this program, and fit no float
+
+
+class Unreadable(ValueError):
+    """A file does not hold what it should; the message says why, without the path."""
+
+
+# -- reading
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a plain file for reading; a link, a pipe, a device or a folder raises OSError."""
+    return open(path, "rb", opener=_plain)
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """The bytes of a plain file; OSError if it has more than `most`, or grows beyond that while it is read."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(most + 1) if size <= most else b""
+        if max(size, len(data)) > most:
+            raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
+        return data
+
+
+def read_json(path: Path, most: int) -> Any:
+    """The JSON data of a plain file. FileNotFoundError if there is none; all else that is wrong raises Unreadable."""
+    try:
+        data = read_regular(path, most)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Unreadable(error.strerror or str(error)) from None
+    return parse_json(data)
+
+
+def parse_json(data: bytes) -> Any:
+    """JSON data whose numbers are finite and whose nesting is shallow, or Unreadable."""
+    try:
+        found = json.loads(data)
+        _check_plain(found, DEEPEST)
+    except RecursionError:
+        raise Unreadable("it is nested too deeply") from None
+    except Unreadable:
+        raise
+    except ValueError as error:
+        raise Unreadable(f"it is not JSON: {error}") from None
+    return found
+
+
+def _check_plain(value: Any, deeper: int) -> None:
+    if isinstance(value, dict | list):
+        if not deeper:
+            raise Unreadable("it is nested too deeply")
+        for one in value.values() if isinstance(value, dict) else value:
+            _check_plain(one, deeper - 1)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise Unreadable(f"it has the number {value}")
+    elif isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+        raise Unreadable("it has a number of more than 64 bits")
+
+
+# -- writing
+
+
+def open_appending(path: Path) -> IO[bytes]:
+    """Open a plain file to write behind its end, without a buffer; it is made if there is none."""
+    return open(path, "ab", buffering=0, opener=_plain)
+
+
+def open_updating(path: Path) -> IO[bytes]:
+    """Open a plain file to read and overwrite, without a buffer; it is made if there is none."""
+    return open(path, "r+b", buffering=0, opener=lambda name, flags: _plain(name, flags | os.O_CREAT))
+
+
+def own_folder(path: Path) -> Path:
+    """Make a folder inside a run or a sweep; a link in its place raises OSError, because it leads elsewhere."""
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, "it is a link", str(path))
+    path.mkdir(exist_ok=True)
+    return path
 
 
 def fsync_dir(path: Path) -> None:
@@ -30,24 +120,43 @@ def write_durable(path: Path, data: bytes) -> None:
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Replace a file atomically: readers see the old contents or the new ones."""
-    temporary = path.with_name(f".tmp-{path.name}")
+    temporary = _temporary(path)
     write_durable(temporary, data)
     os.replace(temporary, path)
     fsync_dir(path.parent)
 
 
-def read_regular(path: Path, most: int | None = None) -> bytes:
-    """The bytes of a regular file. A link could name any file, and a pipe may never end: both raise OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with os.fdopen(fd, "rb") as file:
-        state = os.fstat(fd)
-        if not stat.S_ISREG(state.st_mode):
-            raise OSError(errno.EINVAL, "it is not a plain file", str(path))
-        if most is not None and state.st_size > most:
-            raise OSError(errno.EFBIG, f"it has {state.st_size:,} bytes, which is too much", str(path))
-        return file.read()
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """An empty file of its own for a library that writes to a path; it takes the place of `path` at the end.
+
+    If the block fails, `path` stays as it was.
+    """
+    temporary = _temporary(path)
+    try:
+        write_durable(temporary, b"")
+        yield temporary
+        with open_regular(temporary) as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        fsync_dir(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def dump(value: Any, *, indent: int | None = None) -> bytes:
     """JSON without NaN, as bytes."""
     return (json.dumps(value, allow_nan=False, indent=indent) + "\n").encode()
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".tmp-{path.name}")
+
+
+def _plain(path: str, flags: int) -> int:
+    # without O_NONBLOCK, opening a pipe waits for its other end
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is not a plain file", path)
+    return fd

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import socket
 import time
@@ -12,9 +11,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from dcpg.errors import BadInput, InUse
-from dcpg.storage.files import dump
+from dcpg.storage.files import dump, open_updating, read_json
 
 RECORD = 512  # bytes of a lock file
+MOST_RECORD = 10_000  # bytes of one that some other program may have written
 
 
 FOREIGN_PATIENCE = 60.0  # seconds without a heartbeat from another host before its lock is taken over
@@ -34,11 +34,10 @@ class Lock:
 
     def acquire(self) -> None:
         """Take the lock, or raise InUse with the process that holds it."""
-        try:  # a link is not followed: it could name any file
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        try:
+            file, kernel_locked = open_updating(self.path), True
         except OSError as error:
             raise BadInput(f"{self.path} cannot be written to ({error.strerror}).") from None
-        file, kernel_locked = os.fdopen(fd, "r+b", buffering=0), True
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -63,7 +62,7 @@ class Lock:
         self._file = file
         self._write()
         with contextlib.suppress(OSError):
-            os.ftruncate(fd, RECORD)  # drop the rest of a longer file
+            os.ftruncate(file.fileno(), RECORD)  # drop the rest of a longer file
 
     def _is_there(self, file: IO[bytes]) -> bool:
         try:
@@ -82,7 +81,7 @@ class Lock:
 
     def _read(self) -> dict[str, Any]:
         try:
-            found = json.loads(self.path.read_bytes())
+            found = read_json(self.path, MOST_RECORD)
             return found if isinstance(found, dict) else {}
         except (OSError, ValueError):
             return {}

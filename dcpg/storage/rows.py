@@ -7,7 +7,7 @@ or has one of another type is refused with a sentence, and a file ends for its r
 from __future__ import annotations
 
 import contextlib
-import json
+import hashlib
 import math
 import os
 import re
@@ -19,9 +19,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from dcpg.errors import BadInput
-from dcpg.storage.files import dump, fsync_dir, read_regular, write_atomic
+from dcpg.storage.files import dump, fsync_dir, open_appending, open_regular, read_regular, write_atomic
 
 LARGEST = 1e100  # a greater number is no return, and its square is not finite
+MOST_ROWS = 2**29  # bytes of a file of rows; the paper's longest runs have a tenth of that
 SPLITS = {"train": "training levels", "test": "unseen levels"}  # what an evaluation is played on, and its name
 VALUES = ("predicted_value", "true_value", "true_value_own_gamma")
 
@@ -143,6 +144,7 @@ class Summary(Row, frozen=True, kw_only=True):
     train_returns: list[Number] | None = None
     test_returns: list[Number] | None = None
     pictures: list[str] | UnsetType = UNSET  # fingerprints of frames; several after a resume with another library
+    altered: list[str] | UnsetType = UNSET  # files whose rows were not as the run had written them when it was resumed
 
 
 class Event(Row, frozen=True, kw_only=True):
@@ -197,13 +199,21 @@ class Rows:
 
     def __init__(self, path: Path, writes: bool = True) -> None:
         self.path, self.pending, self.count, self.writes = path, list[bytes](), 0, writes
+        self._hash = hashlib.sha256()
+
+    @property
+    def sha256(self) -> str:
+        """A hash of all rows so far, which a checkpoint names."""
+        return self._hash.hexdigest()
 
     def append(self, row: Row) -> None:
         """Write one more row, now or with the next one."""
         self.count += 1
         if not self.writes:
             return
-        self.pending.append(dump(row.plain()))
+        data = dump(row.plain())
+        self._hash.update(data)
+        self.pending.append(data)
         with contextlib.suppress(OSError):  # `sync` raises if it lasts
             self._flush()
 
@@ -213,7 +223,7 @@ class Rows:
             return
         self._flush()
         if self.path.exists():
-            with open(self.path, "rb") as file:
+            with open_regular(self.path) as file:
                 os.fsync(file.fileno())
             fsync_dir(self.path.parent)  # the file's name may be new
 
@@ -221,14 +231,14 @@ class Rows:
         if not self.pending:
             return
         data = b"".join(self.pending)
-        with open(self.path, "ab", buffering=0) as file:  # a buffer would write a refused row again when it is closed
-            start = file.tell()
+        with open_appending(self.path) as file:  # a buffer would write a refused row again when it is closed
+            start = os.fstat(file.fileno()).st_size
             try:
                 while data:
                     data = data[file.write(data) :]
             except OSError:
                 with contextlib.suppress(OSError):
-                    os.truncate(self.path, start)
+                    os.truncate(file.fileno(), start)
                 raise
         self.pending.clear()
 
@@ -237,8 +247,9 @@ class Rows:
         self.count = count
         if not self.writes:
             return
-        lines = self.path.read_bytes().splitlines(keepends=True)[:count] if self.path.exists() else []
-        write_atomic(self.path, b"".join(lines))
+        data = first_rows(self.path, count)
+        write_atomic(self.path, data)
+        self._hash = hashlib.sha256(data)
         self.pending.clear()
 
 
@@ -251,7 +262,7 @@ def read_last(path: Path, kind: type[R]) -> R | None:
     """The last whole row of a file, for summaries and displays: one that cannot be read counts as absent."""
     try:
         return kind.parse(read_rows(path)[-1])
-    except (IndexError, ValueError, OverflowError):
+    except (IndexError, ValueError, OverflowError, BadInput):
         return None
 
 
@@ -264,8 +275,22 @@ def parse(plain: Mapping[str, Any], kind: type[R], where: str) -> R:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The columns of a file's rows, up to the first line that is torn or not a row."""
-    return parse_rows(read_regular(path)) if path.exists() else []
+    """The columns of a file's rows, up to the first line that is torn or not a row; BadInput if it is no plain file."""
+    return parse_rows(_bytes(path))
+
+
+def first_rows(path: Path, count: int) -> bytes:
+    """The first `count` lines of a file as they are."""
+    return b"".join(_bytes(path).splitlines(keepends=True)[:count])
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return read_regular(path, MOST_ROWS)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read ({error.strerror}).") from None
 
 
 def parse_rows(data: bytes) -> list[dict[str, Any]]:
@@ -273,8 +298,8 @@ def parse_rows(data: bytes) -> list[dict[str, Any]]:
     rows = []
     for line in data.splitlines(keepends=True):
         try:
-            row = json.loads(line)
-        except ValueError:
+            row = msgspec.json.decode(line)
+        except (ValueError, RecursionError):
             break
         if not line.endswith(b"\n") or not isinstance(row, dict):
             break

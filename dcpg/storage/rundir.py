@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dcpg.errors import BadInput, StorageFailed
-from dcpg.storage.files import dump, read_regular, write_atomic
+from dcpg.storage.files import Unreadable, dump, own_folder, read_json, write_atomic
 from dcpg.storage.lock import Lock
 from dcpg.storage.rows import Rows
 from dcpg.text import option, resume_call
@@ -28,6 +27,7 @@ class RunDirectory:
         self.checkpoints = path / "checkpoints"
         self.milestones = path / "milestones"
         self.tensorboard = path / "tb"
+        self.analysis = path / "analysis"
         self.metrics = Rows(path / "metrics.jsonl", writes)
         self.evaluations = Rows(path / "eval.jsonl", writes)
         self.timing = Rows(path / "timing.jsonl", writes)
@@ -88,7 +88,7 @@ class RunDirectory:
         try:
             # config.json is written last: a run that was killed before that does not exist
             shutil.rmtree(self.checkpoints, ignore_errors=True)
-            self.checkpoints.mkdir()
+            own_folder(self.checkpoints)
         except OSError as error:
             raise self._unwritable(error) from None
         self._created = True
@@ -116,17 +116,16 @@ class RunDirectory:
             found = False
         if not found:
             raise BadInput(f"There is no run at {self.path}.")
-        for part in (self.checkpoints, self.checkpoints / "shared", self.lock.path):
+        folders = (self.checkpoints, self.checkpoints / "shared", self.milestones, self.tensorboard, self.analysis)
+        for part in (*folders, self.path / "wandb", self.lock.path):
             if part.is_symlink():
                 raise BadInput(f"{part} is a link; a run's files must be in its own directory.")
         try:
-            plain = json.loads(read_regular(self.config, MOST_CONFIGURATION))
+            plain = read_json(self.config, MOST_CONFIGURATION)
         except FileNotFoundError:
             raise BadInput(f"{self.path} holds no run: config.json is missing.") from None
-        except (OSError, ValueError) as error:
+        except Unreadable as error:
             raise BadInput(f"{self.config} cannot be read ({error}).") from None
-        except RecursionError:
-            raise BadInput(f"{self.config} is not a run's configuration: it is nested too deeply.") from None
         if not isinstance(plain, dict):
             raise BadInput(f"{self.config} is not a run's configuration.")
         return plain

@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dcpg.errors import BadInput, DcpgError, InUse, OutOfMemory, Stopped
+from dcpg.errors import DcpgError, InUse, OutOfMemory, Stopped
 from dcpg.machine import cgroup
+from dcpg.storage.files import open_appending, open_regular, own_folder
 from dcpg.storage.rundir import RunDirectory
 from dcpg.sweep.directory import SweepDirectory
 
@@ -72,16 +73,14 @@ def run_attempt(
     """
     directory = SweepDirectory(Path(attempt.root))
     run = RunDirectory(directory.run(attempt.name))
-    if run.path.is_symlink():
-        raise BadInput(f"{run.path} is a link; a sweep's runs must be in its own directory.")
+    directory.check_own(run.path)
     run.prepare()
     if not _wait_for_lock(run, should_stop):
         return not_started(attempt)
     log = directory.log(attempt.name)
-    log.parent.mkdir(exist_ok=True)
-    fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-    with open(fd, "ab") as output:
-        start = os.fstat(fd).st_size
+    own_folder(log.parent)
+    with open_appending(log) as output:
+        start = os.fstat(output.fileno()).st_size
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "dcpg.sweep.child"],  # -P: no file of the current folder hides a library
             stdin=subprocess.PIPE,
@@ -149,9 +148,9 @@ def _wait_for_lock(run: RunDirectory, should_stop: Callable[[], bool]) -> bool:
 def last_lines(log: Path, start: int = 0) -> str:
     """The last lines of a log, without its first `start` bytes, which are of earlier attempts."""
     try:
-        with open(log, "rb") as file:
+        with open_regular(log) as file:
             file.seek(max(os.fstat(file.fileno()).st_size - LAST_BYTES, start))
-            text = file.read().decode("utf-8", "replace")
+            text = file.read(LAST_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
     return "\n".join(text.splitlines()[-LAST_LINES:])

@@ -21,8 +21,16 @@ class SweepDirectory:
         self.logs = root / "logs"
         self.nodes = root / "nodes"  # where the nodes of a cluster look for the driver's file
 
+        self.runs = root / "runs"
+
     def run(self, name: str) -> Path:
-        return self.root / "runs" / check_name(name)
+        return self.runs / check_name(name)
+
+    def check_own(self, *more: Path) -> None:
+        """Refuse links in place of the folders that a sweep writes to: they lead elsewhere."""
+        for folder in (self.runs, self.logs, self.nodes, *more):
+            if folder.is_symlink():
+                raise BadInput(f"{folder} is a link; a sweep's files must be in its own directory.")
 
     def log(self, name: str) -> Path:
         """What the attempts at a run have printed."""

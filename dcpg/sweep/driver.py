@@ -108,6 +108,7 @@ class Driver:
             raise BadInput(
                 f"{self.directory.root} cannot be written to ({error.strerror}); choose another {option('out')}."
             ) from None
+        self.directory.check_own()
         lock = Lock(self.directory.lock)
         lock.acquire()
         try:

@@ -7,7 +7,6 @@ from the run directories; only the number of attempts is lost with it.
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from msgspec import UNSET
 
 from dcpg.errors import OutOfMemory, Stopped, StorageFailed
 from dcpg.storage.files import dump, read_regular, write_atomic
-from dcpg.storage.rows import Event, Rows
+from dcpg.storage.rows import MOST_ROWS, Event, Rows
 
 MAX_FAILURES = 3  # in a row without progress, after which a run is given up
 MAX_LOST = 10  # the same for attempts that ended by no fault of the run
@@ -146,9 +145,11 @@ class Index:
 def _read(path: Path) -> tuple[list[Event], bool]:
     """The events that can be read, and whether there is nothing else in the file; a torn last line is none."""
     try:
-        data = read_regular(path)
+        data = read_regular(path, MOST_ROWS)
+    except FileNotFoundError:
+        return [], True
     except OSError:
-        return [], not path.is_symlink() and not path.exists()
+        return [], False
     lines = data.splitlines(keepends=True)
     events = [event for event in map(_parse, lines) if event is not None]
     return events, len(events) == len(lines)
@@ -156,6 +157,6 @@ def _read(path: Path) -> tuple[list[Event], bool]:
 
 def _parse(line: bytes) -> Event | None:
     try:
-        return Event.parse(MISSING | json.loads(line)) if line.endswith(b"\n") else None
+        return Event.parse(MISSING | msgspec.json.decode(line)) if line.endswith(b"\n") else None
     except (ValueError, TypeError, RecursionError):
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +13,7 @@ from dcpg.config.schema import ANALYSES, OWN
 from dcpg.config.written import parse_written, to_show
 from dcpg.errors import BadInput
 from dcpg.runs.status import RunStatus, is_running, status_of
-from dcpg.storage.files import read_regular
+from dcpg.storage.files import Unreadable, read_json
 from dcpg.sweep.directory import SweepDirectory, check_name
 from dcpg.sweep.index import Index, RunHistory
 from dcpg.sweep.plan import Job, Plan, expand
@@ -144,8 +143,8 @@ def view(
 def driver_of(root: Path) -> tuple[bool, str]:
     """Whether a driver works on a sweep, and the command that its last driver was started with; empty if unknown."""
     try:
-        command = json.loads(read_regular(SweepDirectory(root).plan, MAX_PLAN_SIZE)).get("command")
-    except (OSError, ValueError, AttributeError, RecursionError):
+        command = read_json(SweepDirectory(root).plan, MAX_PLAN_SIZE).get("command")
+    except (OSError, ValueError, AttributeError):
         command = None
     return is_running(root), printable(command) if isinstance(command, str) else ""  # the lock is as that of a run
 
@@ -194,13 +193,16 @@ def plan_json(plan: Plan) -> dict[str, Any]:
 
 def read_plan(directory: SweepDirectory) -> Plan:
     """The plan in a sweep's directory."""
+    directory.check_own()
     try:
-        plain = json.loads(read_regular(directory.plan, MAX_PLAN_SIZE))
+        plain = read_json(directory.plan, MAX_PLAN_SIZE)
         name, source, runs = plain["name"], plain["sweep"], plain["runs"]
         known = plain["schema"] == SCHEMA and isinstance(name, str) and isinstance(source, dict)
     except FileNotFoundError:
         raise BadInput(f"{directory.root} holds no sweep: sweep.json is missing.") from None
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except Unreadable as error:
+        raise BadInput(f"{directory.plan} cannot be read ({error}).") from None
+    except (TypeError, KeyError) as error:
         raise BadInput(f"{directory.plan} cannot be read ({type(error).__name__}: {error}).") from None
     if not known:
         raise BadInput(f"{directory.plan} is not a sweep that this program knows.")

@@ -11,6 +11,7 @@ from typing import Any
 
 from dcpg.config.schema import Config
 from dcpg.config.written import fingerprint
+from dcpg.storage.files import own_folder
 from dcpg.storage.rows import Evaluation, Metrics
 from dcpg.storage.rundir import RunDirectory
 
@@ -43,7 +44,7 @@ class EventFile:
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._event, self._summary = event_pb2.Event, summary_pb2.Summary
-        folder.mkdir(exist_ok=True)
+        own_folder(folder)
         name = f"events.out.tfevents.{time.time_ns() // 1000:018d}.{os.getpid()}"
         self._records = RecordWriter(open(folder / name, "xb", buffering=0))  # noqa: SIM115
         self._write(file_version="brain.Event:2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,13 +12,14 @@ from dcpg.config.schema import Config
 from dcpg.config.written import changed_settings, decisive_settings, digest, versions
 from dcpg.config.written import fingerprint as fingerprint_of
 from dcpg.core.algorithm import Algorithm
+from dcpg.core.cursor import Cursor
 from dcpg.core.state import Stateful
 from dcpg.errors import BadInput, NoValidCheckpoint, StorageFailed
 from dcpg.ranks import Ranks
-from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged
-from dcpg.storage.rows import read_rows
+from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged, Manifest
+from dcpg.storage.rows import Rows, first_rows, read_rows
 from dcpg.storage.rundir import RunDirectory
-from dcpg.text import counted
+from dcpg.text import counted, printable
 from dcpg.training.evaluations import Evaluations
 from dcpg.training.state import STRANGE, from_schema_1, pack, read_plain, unpack
 
@@ -39,11 +41,13 @@ class Saver:
         warn: Callable[[str], None],
         ranks: Ranks,
         resume_command: str,
+        most: int,  # bytes of a checkpoint
     ) -> None:
         self.resume_command = resume_command
         self.config, self.fingerprint, self.directory, self.ranks = config, fingerprint, directory, ranks
         self.parts, self.algorithm, self.evaluations, self.warn = parts, algorithm, evaluations, warn
-        self.store = CheckpointStore(directory.checkpoints, ranks=ranks)
+        self.store = CheckpointStore(directory.checkpoints, ranks=ranks, most=most, warn=warn)
+        self.altered: list[str] = []  # files whose rows were not as they had been written when the run was resumed
         self._saved_at, self._failures = time.monotonic(), 0
 
     @property
@@ -81,8 +85,13 @@ class Saver:
     def _save(self) -> None:
         at, directory = self.algorithm.cursor, self.directory
         self.ranks.first_does(directory.sync_rows)
-        rows = {"metrics": directory.metrics.count, "eval": directory.evaluations.count}
-        own, shared = pack(self.parts, self.ranks, steps=self.steps, rows=rows)
+        files = {"metrics": directory.metrics, "eval": directory.evaluations}
+        rows = {name: file.count for name, file in files.items()}
+        hashes = {name: file.sha256 for name, file in files.items()}
+        own, shared = pack(
+            self.parts, self.ranks, self.algorithm.B.frames.num_envs, steps=self.steps, rows=rows, rows_sha256=hashes,
+            altered=self.altered,
+        )  # fmt: skip
         settings = decisive_settings(self.config)  # for the message if config.json is changed
         meta = {
             "method": self.config.method,
@@ -103,16 +112,15 @@ class Saver:
         changed: list[str] = []
 
         def accept(checkpoint: Checkpoint) -> None:
-            settings = checkpoint.meta.get("settings")  # None: by an older release
-            if settings is not None and checkpoint.meta.get("settings_sha256") != digest(settings):
+            manifest = checkpoint.manifest
+            if manifest.settings is not None and manifest.settings_sha256 != digest(manifest.settings):
                 raise Damaged("what its manifest says of the settings is damaged")
             try:
-                self._check_owner(checkpoint.meta)
+                self._check_owner(manifest)
             except Damaged:
-                changed.extend(changed_settings(settings, self.config))
+                changed.extend(changed_settings(manifest.settings, self.config))
                 raise
-            found["rows"] = self._take(checkpoint)
-            found["versions"] = checkpoint.meta.get("versions")
+            found["rows"], found["versions"] = self._take(checkpoint), manifest.versions
 
         try:
             self.store.newest_valid(accept, self.warn)
@@ -130,14 +138,19 @@ class Saver:
             self.warn(
                 "Other versions of Python or its packages made this checkpoint; results may differ in the last bits."
             )
+        for name in self.altered:
+            self.warn(
+                f"{name} is not as this run wrote it: rows were changed afterwards. Training does not depend on them "
+                "and goes on; reports do, and the summary says so."
+            )
         self._truncate_rows(found["rows"])
 
-    def _check_owner(self, meta: Mapping[str, Any]) -> None:
+    def _check_owner(self, manifest: Manifest) -> None:
         # as config.json has it, or with its numbers as the settings' types write them
         known = (self.fingerprint, fingerprint_of(self.config.to_json()))
-        if meta.get("method") != self.config.method or meta.get("config") not in known:
-            raise Damaged(f"it belongs to another method or configuration ({meta.get('method')})")
-        made_by = int(meta.get("processes", 1))
+        if manifest.method != self.config.method or manifest.config not in known:
+            raise Damaged(f"it belongs to another method or configuration ({printable(manifest.method)})")
+        made_by = manifest.processes
         if made_by != self.ranks.size:
             raise BadInput(
                 f"{self.directory.path} was made by {counted(made_by, 'process')}, not by {self.ranks.size}; continue "
@@ -148,27 +161,44 @@ class Saver:
         """Restore every part from a checkpoint; returns the numbers of rows written before it."""
         num_envs = self.algorithm.B.frames.num_envs
         try:
-            if checkpoint.meta["schema"] == 1:
+            if checkpoint.manifest.schema == 1:
                 checkpoint = from_schema_1(checkpoint, self.ranks, num_envs)
-            rows = {name: int(count) for name, count in read_plain(checkpoint)["rows"].items()}
+            plain = read_plain(checkpoint)
+            rows = {name: int(plain["rows"][name]) for name in ("metrics", "eval")}
+            altered = self._check_rows(plain, rows)
             states = unpack(checkpoint, self.parts, self.ranks, num_envs)
             for name, part in self.parts.items():
                 part.restore(states[name])
-            self._check_rows(rows)
         except STRANGE as error:
             raise Damaged(f"it does not hold this run's state ({type(error).__name__}: {error})") from None
+        self.altered = altered
         return rows
 
-    def _check_rows(self, rows: Mapping[str, int]) -> None:
-        """Refuse a checkpoint if rows written before it are missing; its own evaluation can be played again."""
-        at, needed = self.algorithm.cursor, dict(rows)
-        if at.line == 0:
-            needed["eval"] = min(rows["eval"], self.evaluations.before(at.rollout))
+    def _check_rows(self, plain: Mapping[str, Any], rows: Mapping[str, int]) -> list[str]:
+        """Refuse a checkpoint if rows written before it are missing; its own evaluation can be played again.
+
+        Returns the files whose rows are not as they were written. Rows do not enter training, so that is no reason to
+        stop.
+        """
+        at = Cursor.restored(plain["parts"]["algorithm"]["cursor"], self.algorithm.method.lines)
+        if rows["metrics"] != at.rollout or rows["eval"] < 0:  # one row per rollout, so files bound the cursor
+            raise ValueError(f"{rows['metrics']} rows at rollout {at.rollout}")
+        altered = [str(name) for name in plain.get("altered", [])]
         for name, file in (("metrics", self.directory.metrics), ("eval", self.directory.evaluations)):
-            if rows[name] < 0:
-                raise ValueError("a negative number of rows")
-            if len(read_rows(file.path)) < needed[name]:
+            there, needed = len(read_rows(file.path)), rows[name]
+            if there < needed and name == "eval" and at.line == 0:
+                needed = min(needed, self.evaluations.before(at.rollout))
+            if there < needed:
                 raise Damaged(f"rows written before it are missing from {file.path.name}")
+            if self._differ(file, rows[name], plain.get("rows_sha256", {}).get(name), there):
+                altered.append(file.path.name)
+        return list(dict.fromkeys(altered))
+
+    def _differ(self, file: Rows, count: int, written: str | None, there: int) -> bool:
+        """Whether the first rows of a file are not those that a checkpoint stands on; older ones have no hash."""
+        if written is None or there < count:
+            return False
+        return hashlib.sha256(first_rows(file.path, count)).hexdigest() != written
 
     def _truncate_rows(self, rows: Mapping[str, int]) -> None:
         try:
@@ -178,8 +208,8 @@ class Saver:
             while rollouts and isinstance(rollouts[-1], int) and not self.evaluations.due(rollouts[-1]):
                 rollouts.pop()
             self.directory.evaluations.truncate(len(rollouts))
-            timing = [row for row in read_rows(self.directory.timing.path) if row.get("steps", 0) <= self.steps]
-            self.directory.timing.truncate(len(timing))
+            timing = [row.get("steps") for row in read_rows(self.directory.timing.path)]
+            self.directory.timing.truncate(sum(isinstance(steps, int) and steps <= self.steps for steps in timing))
         except OSError as error:
             raise StorageFailed(
                 f"{self.directory.path} cannot be written to ({error}); free some disk space and try again."

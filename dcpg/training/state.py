@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 import safetensors
 import zstandard
@@ -21,10 +22,12 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from dcpg.core.state import Large, State, Stateful
+from dcpg.errors import BadInput
+from dcpg.machine.needs import most_states
 from dcpg.ranks import Ranks
 from dcpg.storage.checkpoint import Checkpoint, Damaged
+from dcpg.storage.files import parse_json
 
-MAX_ENV_STATE = 2**21  # bytes of one environment's state
 # errors from files of the right format with unexpected contents
 STRANGE = (
     AssertionError, AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError,
@@ -33,7 +36,7 @@ STRANGE = (
 
 
 def pack(
-    parts: Mapping[str, Stateful], ranks: Ranks, **more: Any
+    parts: Mapping[str, Stateful], ranks: Ranks, num_envs: int, **more: Any
 ) -> tuple[dict[str, bytes], dict[str, Callable[[], bytes]]]:
     """The files of a checkpoint: its own, and those it shares with others, which are made only when first written."""
     own, shared, plain = dict[str, bytes](), dict[str, Callable[[], bytes]](), dict[str, Any]()
@@ -44,7 +47,13 @@ def pack(
             own[f"{name}.safetensors"] = save_tensors(dict(state.tensors))
         if state.blobs is not None:
             blobs = [json.dumps(state.own, allow_nan=False).encode(), *state.blobs]
-            own[f"{name}{ranks.suffix}.zst"] = zstandard.ZstdCompressor(level=1).compress(joined(blobs))
+            data = joined(blobs)
+            if len(data) > most_states(num_envs):  # it could not be read again
+                raise BadInput(
+                    f"The states of these {num_envs} environments have {len(data):,} bytes, more than the "
+                    f"{most_states(num_envs):,} that a checkpoint takes; make get_state's smaller, or leave it out."
+                )
+            own[f"{name}{ranks.suffix}.zst"] = zstandard.ZstdCompressor(level=1).compress(data)
         shared |= {_of_rank(key, ranks): partial(_saved, make) for key, make in state.shared.items()}
     if ranks.first:
         own["state.json"] = json.dumps({**more, "parts": plain}, allow_nan=False).encode()
@@ -64,8 +73,8 @@ def unpack(checkpoint: Checkpoint, parts: Mapping[str, Stateful], ranks: Ranks, 
         tensors, packed = files.get(f"{name}.safetensors"), files.get(f"{name}{ranks.suffix}.zst")
         own, blobs = None, None
         if packed is not None:
-            first, *blobs = opened(packed, MAX_ENV_STATE * (num_envs + 1))
-            own = json.loads(first)
+            first, *blobs = opened(packed, most_states(num_envs))
+            own = parse_json(first)
         states[name] = State(plain[name], load_tensors(tensors) if tensors is not None else None, own, blobs, shared)
     return states
 
@@ -73,8 +82,8 @@ def unpack(checkpoint: Checkpoint, parts: Mapping[str, Stateful], ranks: Ranks, 
 def read_plain(checkpoint: Checkpoint) -> dict[str, Any]:
     """The contents of state.json, in the current layout."""
     try:
-        plain: dict[str, Any] = json.loads(checkpoint.files["state.json"])
-        return plain if checkpoint.meta["schema"] > 1 else _plain_from_schema_1(plain)
+        plain: dict[str, Any] = parse_json(checkpoint.files["state.json"])
+        return plain if checkpoint.manifest.schema > 1 else _plain_from_schema_1(plain)
     except (*STRANGE,) as error:
         raise Damaged(f"it does not hold a run's state ({type(error).__name__}: {error})") from None
 
@@ -129,18 +138,18 @@ def from_schema_1(checkpoint: Checkpoint, ranks: Ranks, num_envs: int) -> Checkp
     Schema 1 kept all tensors of B's rollouts, and a level chooser's state after Procgen's own states.
     """
     files = checkpoint.files  # changed in place: B is large, and must not be held twice
-    old = json.loads(files["state.json"])
+    old = parse_json(files["state.json"])
     plain, own = _plain_from_schema_1(old), {"augmentation": old["augmenter"]}
-    blobs = opened(files.pop(f"envs{ranks.suffix}.zst"), MAX_ENV_STATE * (num_envs + 1))
+    blobs = opened(files.pop(f"envs{ranks.suffix}.zst"), most_states(num_envs))
     if not blobs[0].startswith(b"{"):  # Procgen; an adapted environment's state begins with JSON
-        own["levels"] = json.loads(blobs.pop())
+        own["levels"] = parse_json(blobs.pop())
     files["state.json"] = json.dumps(plain).encode()
     packed = joined([json.dumps(own).encode(), *blobs])
     files[f"collector{ranks.suffix}.zst"] = zstandard.ZstdCompressor(level=1).compress(packed)
     for number in plain["parts"]["algorithm"]["kept"]:
         name = _of_rank(f"{number:08d}.safetensors", ranks)
         files[f"shared/kept-{name}"] = files[f"shared/rollout-{name}"]
-    return Checkpoint(checkpoint.name, {**checkpoint.meta, "schema": 2}, files)
+    return Checkpoint(checkpoint.name, msgspec.structs.replace(checkpoint.manifest, schema=2), files)
 
 
 def _plain_from_schema_1(old: dict[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from dcpg.machine.devices import device_of, prepare
 from dcpg.machine.memory import keep_freed_memory, memory_was_refused
 from dcpg.machine.needs import needs_of
 from dcpg.ranks import ALONE, Ranks
-from dcpg.storage.files import write_atomic
+from dcpg.storage.files import own_folder, write_atomic
 from dcpg.storage.rows import SPLITS, Evaluation, Metrics, Split, Summary, Timing, read_last
 from dcpg.storage.rundir import RunDirectory
 from dcpg.training.evaluations import Evaluations
@@ -106,7 +106,7 @@ class Trainer(LoopObserver):
         self.fingerprint = fingerprint or fingerprint_of(config.to_json())
         self.saver = Saver(
             config, self.fingerprint, directory, parts, self.algorithm, self.evaluations, self._warn, ranks,
-            self.resume_command,
+            self.resume_command, self.needs.checkpoint,
         )  # fmt: skip
         self.logs = Logs(config, directory, self._warn)
         self.signals, self.watchdog = StopSignals(), Watchdog(directory.lock, config.env.timeout)
@@ -199,7 +199,7 @@ class Trainer(LoopObserver):
             "evaluations": self.directory.evaluations.count,
         }
         try:
-            place.parent.mkdir(exist_ok=True)
+            own_folder(place.parent)
             write_atomic(place.with_suffix(".safetensors"), save_weights(self.network))
             self.directory.write_json(place.with_suffix(".json"), state)
         except (OSError, StorageFailed) as error:
@@ -312,6 +312,7 @@ class Trainer(LoopObserver):
             train_returns=train.returns if train else None,
             test_returns=test.returns if test else None,
             pictures=self.pictures or UNSET,
+            altered=self.saver.altered or UNSET,
         )
         self.directory.write_json(self.directory.summary, summary.plain())
         return summary

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,19 +10,25 @@ from typing import Any
 import safetensors
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
+from torch import Tensor
 
+from dcpg.config.build import MOST_PARAMETERS, network_shapes
 from dcpg.config.schema import Config
 from dcpg.config.written import EXPORT, read_written
 from dcpg.core.networks import Network
 from dcpg.core.rewards import RewardNormaliser
-from dcpg.core.state import State
+from dcpg.core.state import State, check_tensors
+from dcpg.envs.base import Spaces
 from dcpg.errors import BadInput, NoValidCheckpoint
 from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged
+from dcpg.storage.files import read_json, read_regular
 from dcpg.storage.rundir import RunDirectory
 from dcpg.text import option
 from dcpg.training.state import read_plain
 
 WEIGHTS = "model.safetensors"  # of an export
+MOST_WEIGHTS = 4 * MOST_PARAMETERS + 2**20  # bytes
+MOST_STATE = 2**26  # bytes of what else an evaluation needs
 
 
 @dataclass(frozen=True)
@@ -42,14 +47,25 @@ def save_weights(network: Network) -> bytes:
     return save_tensors(dict(network.state().tensors or {}))
 
 
+def check_weights(config: Config, spaces: Spaces, data: bytes) -> None:
+    """Raise Damaged if weights do not fit the network of a configuration; that network takes no memory here."""
+    _fitting(network_shapes(config, spaces.shape, spaces.actions), data)
+
+
 def load_weights(network: Network, data: bytes) -> None:
     """Load parameters from a safetensors file; raise Damaged if they do not fit the network or are not finite."""
+    network.restore(State(tensors=_fitting(network, data)))
+
+
+def _fitting(network: Network, data: bytes) -> dict[str, Tensor]:
     try:
-        network.restore(State(tensors=load_tensors(data)))
+        tensors = load_tensors(data)
+        check_tensors("weights", tensors, network.state_dict())
     except safetensors.SafetensorError as error:
         raise Damaged(f"the weights are not a safetensors file ({error})") from None
     except ValueError as error:
         raise Damaged(str(error)) from None
+    return tensors
 
 
 def find(run: RunDirectory, config: Config, at: int | None = None) -> Moment:
@@ -77,7 +93,7 @@ def _exported(run: RunDirectory, at: int | None = None) -> Moment:
     """The weights of an export; they must have the hash in its config.json."""
     try:
         about = run.read_config()[EXPORT]
-        weights = (run.path / WEIGHTS).read_bytes()
+        weights = read_regular(run.path / WEIGHTS, MOST_WEIGHTS)
         if hashlib.sha256(weights).hexdigest() != about["sha256"]:
             raise ValueError(f"{WEIGHTS} does not have the hash that config.json names")
         normaliser = _normaliser(about["normaliser"])
@@ -92,11 +108,11 @@ def _exported(run: RunDirectory, at: int | None = None) -> Moment:
 
 
 def _newest(run: RunDirectory) -> Moment:
-    store = CheckpointStore(run.checkpoints)
+    store = CheckpointStore(run.checkpoints, most=MOST_WEIGHTS + MOST_STATE)
     reasons = []
     for name in reversed(store.names()):
         try:
-            return _moment(store.load(store.root / name, shared=False))
+            return _moment(store.load(store.root / name, only=("weights.safetensors", "state.json")))
         except Damaged as error:
             reasons.append(f"{name}: {error}")
     raise NoValidCheckpoint(f"No valid checkpoint in {store.root} ({'; '.join(reasons) or 'there is none'}).")
@@ -131,9 +147,9 @@ def _milestone(run: RunDirectory, at: int) -> Moment:
         have = ", ".join(map(str, [0, *found]))
         raise BadInput(f"{run.path} has no weights at {at} steps; it has them at {have} (see the setting keep_every).")
     try:
-        state = json.loads((run.milestones / f"{at:012d}.json").read_bytes())
+        state = read_json(run.milestones / f"{at:012d}.json", MOST_STATE)
         normaliser = _normaliser(state["normaliser"])
-        weights = (run.milestones / f"{at:012d}.safetensors").read_bytes()
+        weights = read_regular(run.milestones / f"{at:012d}.safetensors", MOST_WEIGHTS)
         return Moment(weights, normaliser, at, int(state["evaluations"]))
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise NoValidCheckpoint(f"The milestone at {at} steps of {run.path} is damaged ({error}).") from None

@@ -12,13 +12,16 @@ from dcpg.errors import NoValidCheckpoint
 from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged
 
 NAMES = [f"{i:012d}-00" for i in range(1, 7)]
+WEIGHTS, STATE = "weights.safetensors", "state.json"
+A, B = "rollout-00000001.frames", "kept-00000001.safetensors"
+ABOUT = {"method": "dcpg", "config": "0" * 64}
 
 
 def saved(root: Path, name: str, *, shared: dict[str, bytes] | None = None, phase_end: bool = False) -> CheckpointStore:
     root.mkdir(exist_ok=True)
     store = CheckpointStore(root)
     files = {k: (lambda v=v: v) for k, v in (shared or {}).items()}
-    store.save(name, {"weights": name.encode(), "state": b"{}"}, files, {"phase_end": phase_end})
+    store.save(name, {WEIGHTS: name.encode(), STATE: b"{}"}, files, ABOUT | {"phase_end": phase_end})
     return store
 
 
@@ -29,10 +32,10 @@ def newest(store: CheckpointStore) -> tuple[str, list[str]]:
 
 
 def test_round_trip(tmp_path: Path) -> None:
-    store = saved(tmp_path, NAMES[0], shared={"rollout-1": b"frames"})
+    store = saved(tmp_path, NAMES[0], shared={A: b"frames"})
     taken: list[Checkpoint] = []
     store.newest_valid(taken.append, print)
-    assert taken[0].files == {"weights": NAMES[0].encode(), "state": b"{}", "shared/rollout-1": b"frames"}
+    assert taken[0].files == {WEIGHTS: NAMES[0].encode(), STATE: b"{}", f"shared/{A}": b"frames"}
 
 
 def test_two_and_the_last_phase_end_are_kept(tmp_path: Path) -> None:
@@ -42,18 +45,18 @@ def test_two_and_the_last_phase_end_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_shared_file_lives_as_long_as_a_manifest_names_it(tmp_path: Path) -> None:
-    saved(tmp_path, NAMES[0], shared={"a": b"1"}, phase_end=True)
-    saved(tmp_path, NAMES[1], shared={"a": b"1", "b": b"2"})
-    saved(tmp_path, NAMES[2], shared={"b": b"2"}, phase_end=True)
-    assert {p.name for p in (tmp_path / "shared").iterdir()} == {"a", "b"}
+    saved(tmp_path, NAMES[0], shared={A: b"1"}, phase_end=True)
+    saved(tmp_path, NAMES[1], shared={A: b"1", B: b"2"})
+    saved(tmp_path, NAMES[2], shared={B: b"2"}, phase_end=True)
+    assert {p.name for p in (tmp_path / "shared").iterdir()} == {A, B}
     saved(tmp_path, NAMES[3])
-    assert {p.name for p in (tmp_path / "shared").iterdir()} == {"b"}
+    assert {p.name for p in (tmp_path / "shared").iterdir()} == {B}
 
 
 def test_a_shared_file_is_written_once(tmp_path: Path) -> None:
-    store = saved(tmp_path, NAMES[0], shared={"a": b"1"})
+    store = saved(tmp_path, NAMES[0], shared={A: b"1"})
     made: list[int] = []
-    store.save(NAMES[1], {"state": b"{}"}, {"a": lambda: made.append(1) or b"1"}, {})
+    store.save(NAMES[1], {STATE: b"{}"}, {A: lambda: made.append(1) or b"1"}, ABOUT)
     assert made == []
 
 
@@ -61,7 +64,7 @@ def test_a_shared_file_is_written_once(tmp_path: Path) -> None:
 def test_a_damaged_checkpoint_is_named_and_the_one_before_used(tmp_path: Path, damage: str) -> None:
     for name in NAMES[:3]:
         store = saved(tmp_path, name)
-    file = tmp_path / NAMES[2] / "weights"
+    file = tmp_path / NAMES[2] / WEIGHTS
     if damage == "truncate":
         file.write_bytes(file.read_bytes()[:-1])
     elif damage == "flip":
@@ -87,8 +90,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used(tmp_path: Path, d
 def test_damage_to_a_shared_file_falls_back_to_the_phase_end(tmp_path: Path) -> None:
     saved(tmp_path, NAMES[0], phase_end=True)
     for name in NAMES[1:4]:
-        store = saved(tmp_path, name, shared={"rollout-1": b"frames"})
-    (tmp_path / "shared" / "rollout-1").write_bytes(b"framez")
+        store = saved(tmp_path, name, shared={A: b"frames"})
+    (tmp_path / "shared" / A).write_bytes(b"framez")
     name, warnings = newest(store)
     assert name == NAMES[0]
     assert len(warnings) == 2
@@ -97,7 +100,7 @@ def test_damage_to_a_shared_file_falls_back_to_the_phase_end(tmp_path: Path) -> 
 def test_none_valid_changes_nothing(tmp_path: Path) -> None:
     for name in NAMES[:2]:
         store = saved(tmp_path, name)
-        (tmp_path / name / "state").write_bytes(b"[]")
+        (tmp_path / name / STATE).write_bytes(b"[]")
     before = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*"))
     with pytest.raises(NoValidCheckpoint, match="Nothing was changed") as caught:
         newest(store)
@@ -116,20 +119,69 @@ def test_leftovers_are_ignored_and_cleaned(tmp_path: Path) -> None:
     assert list((tmp_path / "shared").iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "shared/../x", "a/b", "", ".hidden", "x\0y"])
-def test_a_manifest_cannot_name_files_elsewhere(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "shared/../x", "a/b", "", ".hidden", "x\0y", "notes.txt"])
+def test_a_manifest_names_known_files_only(tmp_path: Path, name: str) -> None:
     store = saved(tmp_path, NAMES[0])
     manifest = tmp_path / NAMES[0] / "manifest.json"
     plain = json.loads(manifest.read_text())
-    plain["files"][name] = {"size": 1, "sha256": "0"}
+    plain["files"][name] = {"size": 1, "sha256": "0" * 64}
     manifest.write_text(json.dumps(plain))
-    with pytest.raises(Damaged):
+    with pytest.raises(Damaged, match="not a checkpoint's file"):
         store.load(tmp_path / NAMES[0])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("method", 3), ("config", None), ("phase_end", "yes"), ("processes", 0), ("versions", []), ("settings", "x"),
+        ("files", []), ("files", {STATE: 3}), ("files", {STATE: {"size": -1, "sha256": "0" * 64}}),
+        ("files", {STATE: {"size": 10**400, "sha256": "0" * 64}}), ("files", {STATE: {"size": 1, "sha256": "/"}}),
+    ],
+)  # fmt: skip
+def test_odd_fields_of_a_manifest_are_damage(tmp_path: Path, field: str, value: object) -> None:
+    store = saved(tmp_path, NAMES[0])
+    manifest = tmp_path / NAMES[0] / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {field: value}))
+    with pytest.raises(Damaged, match="manifest"):
+        store.load(tmp_path / NAMES[0])
+
+
+def test_a_checkpoint_larger_than_its_run_can_make_is_not_read(tmp_path: Path) -> None:
+    """The sum counts, before a byte is read: sparse files cost the attacker nothing."""
+    saved(tmp_path, NAMES[0], shared={A: b"frames", B: b"kept"})
+    own = len(NAMES[0]) + len("{}")
+    with pytest.raises(Damaged, match=f"{own + 10} bytes, more than a run"):
+        CheckpointStore(tmp_path, most=own + 9).load(tmp_path / NAMES[0])
+    assert CheckpointStore(tmp_path, most=own + 10).load(tmp_path / NAMES[0]).files[f"shared/{B}"] == b"kept"
+    assert set(CheckpointStore(tmp_path, most=own).load(tmp_path / NAMES[0], shared=False).files) == {WEIGHTS, STATE}
+    assert set(CheckpointStore(tmp_path, most=2).load(tmp_path / NAMES[0], only=(STATE,)).files) == {STATE}
+
+
+def test_what_cannot_be_removed_is_left_and_said_once(tmp_path: Path) -> None:
+    """A folder such as network storage makes fails no save."""
+    saved(tmp_path, NAMES[0], shared={A: b"1"})
+    (tmp_path / "shared" / ".snapshot").mkdir()
+    warnings: list[str] = []
+    store = CheckpointStore(tmp_path, warn=warnings.append)
+    for name in NAMES[1:4]:
+        store.save(name, {STATE: b"{}"}, {}, ABOUT)
+    assert store.names() == NAMES[2:4]
+    assert [p.name for p in (tmp_path / "shared").iterdir()] == [".snapshot"]
+    assert len(warnings) == 1
+    assert ".snapshot is not part of any checkpoint" in warnings[0]
+
+
+def test_a_link_to_a_checkpoint_is_none(tmp_path: Path) -> None:
+    store = saved(tmp_path / "a", NAMES[0])
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / NAMES[0]).symlink_to(tmp_path / "a" / NAMES[0])
+    assert store.names() == [NAMES[0]]
+    assert CheckpointStore(tmp_path / "b").names() == []
 
 
 def test_a_symlink_is_not_followed(tmp_path: Path) -> None:
     store = saved(tmp_path / "c", NAMES[0])
-    file = tmp_path / "c" / NAMES[0] / "weights"
+    file = tmp_path / "c" / NAMES[0] / WEIGHTS
     shutil.copy(file, tmp_path / "elsewhere")
     file.unlink()
     file.symlink_to(tmp_path / "elsewhere")
