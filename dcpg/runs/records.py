@@ -10,6 +10,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from dcpg.config.environments import Environment
@@ -24,7 +25,7 @@ from dcpg.methods import METHODS
 from dcpg.methods.drac import DrAC
 from dcpg.settings import dotted
 from dcpg.storage.files import read_json, read_regular
-from dcpg.storage.rows import LARGEST, MOST_ROWS, SPLITS, Evaluation, Metrics, parse, parse_rows
+from dcpg.storage.rows import LARGEST, MOST_ROWS, SPLITS, Evaluation, Metrics, Summary, parse, parse_rows
 from dcpg.storage.rundir import RunDirectory
 from dcpg.text import counted, printable
 
@@ -301,8 +302,18 @@ def read_run(path: Path) -> tuple[Record, list[str]]:
     _check_steps(evaluations, config)
     # a report over thousands of runs has no memory for every episode
     evaluations[:-NEWEST] = [_without_episodes(evaluation) for evaluation in evaluations[:-NEWEST]]
+    notes += [f"{name}: rows were changed after the run had written them" for name in _altered(run)]
     analyses = _analyses(run, config, evaluations[-1].steps if evaluations else 0, notes)
     return Record(path, written, evaluations, _measurements(run, config, notes), analyses), notes
+
+
+def _altered(run: RunDirectory) -> list[str]:
+    """The files that a resume found changed; a summary that cannot be read says nothing."""
+    try:
+        found = Summary.parse(read_json(run.summary, MOST_ANALYSIS)).altered
+    except (OSError, ValueError, TypeError):
+        return []
+    return [printable(name) for name in found] if found is not UNSET else []
 
 
 def _rows(path: Path, notes: list[str]) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from dcpg.errors import NoValidCheckpoint
+from dcpg.errors import BadInput, NoValidCheckpoint
 from dcpg.ranks import ALONE, Ranks
 from dcpg.storage.files import (
     Unreadable,
@@ -203,7 +203,10 @@ class CheckpointStore:
         """All checkpoints, oldest first. Temporary and unrelated entries are left out."""
         if not self.root.is_dir():
             return []
-        found = (p for p in self.root.iterdir() if NAME.fullmatch(p.name))
+        try:
+            found = [p for p in self.root.iterdir() if NAME.fullmatch(p.name)]
+        except OSError as error:
+            raise BadInput(f"{self.root} cannot be read ({error.strerror}).") from None
         return sorted(p.name for p in found if p.is_dir() and not p.is_symlink())
 
     def _manifest(self, name: str) -> Manifest | None:

@@ -111,7 +111,8 @@ class Lock:
     def release(self) -> None:
         if self._file is not None:
             if self._is_there(self._file) and not self._is_anothers():
-                self.path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # a directory that became read-only: the next holder takes it over
+                    self.path.unlink(missing_ok=True)
             self._file.close()
             self._file = None
 

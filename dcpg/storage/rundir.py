@@ -117,9 +117,12 @@ class RunDirectory:
         if not found:
             raise BadInput(f"There is no run at {self.path}.")
         folders = (self.checkpoints, self.checkpoints / "shared", self.milestones, self.tensorboard, self.analysis)
-        for part in (*folders, self.path / "wandb", self.lock.path):
-            if part.is_symlink():
-                raise BadInput(f"{part} is a link; a run's files must be in its own directory.")
+        try:
+            links = [part for part in (*folders, self.path / "wandb", self.lock.path) if part.is_symlink()]
+        except OSError as error:  # a folder that may not be entered
+            raise BadInput(f"{error.filename} cannot be read ({error.strerror}).") from None
+        for link in links:
+            raise BadInput(f"{link} is a link; a run's files must be in its own directory.")
         try:
             plain = read_json(self.config, MOST_CONFIGURATION)
         except FileNotFoundError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from dcpg.training.state import read_plain
 
 WEIGHTS = "model.safetensors"  # of an export
 MOST_WEIGHTS = 4 * MOST_PARAMETERS + 2**20  # bytes
+MILESTONE = re.compile(r"[0-9]{12}\.safetensors")
 MOST_STATE = 2**26  # bytes of what else an evaluation needs
 
 
@@ -137,7 +139,8 @@ def _moment(checkpoint: Checkpoint) -> Moment:
 
 
 def _milestone(run: RunDirectory, at: int) -> Moment:
-    found = sorted(int(p.stem) for p in run.milestones.glob("*.safetensors") if p.stem.isdigit())
+    names = [p.name for p in run.milestones.glob("*.safetensors")]
+    found = sorted(int(name[:12]) for name in names if MILESTONE.fullmatch(name))
     if at not in found:
         newest = _newest(run)
         if newest.between:

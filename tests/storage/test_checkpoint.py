@@ -119,7 +119,9 @@ def test_leftovers_are_ignored_and_cleaned(tmp_path: Path) -> None:
     assert list((tmp_path / "shared").iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "shared/../x", "a/b", "", ".hidden", "x\0y", "notes.txt"])
+@pytest.mark.parametrize(
+    "name", ["../../etc/passwd", "/etc/passwd", "shared/../x", "a/b", "", ".hidden", "x\0y", "notes.txt"]
+)
 def test_a_manifest_names_known_files_only(tmp_path: Path, name: str) -> None:
     store = saved(tmp_path, NAMES[0])
     manifest = tmp_path / NAMES[0] / "manifest.json"

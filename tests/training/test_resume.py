@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections.abc import Callable
@@ -30,6 +31,16 @@ def contents(run: Path) -> dict[str, bytes]:
     found = {name: (run / name).read_bytes() for name in ("metrics.jsonl", "eval.jsonl")}
     newest = max(p for p in (run / "checkpoints").iterdir() if p.name[0].isdigit())
     return found | {name: (newest / name).read_bytes() for name in FILES}
+
+
+def change_state(run: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Change state.json of every checkpoint, and its hash in the manifest."""
+    for place in (run / "checkpoints").glob("0*"):
+        data = json.dumps(change(json.loads((place / "state.json").read_bytes()))).encode()
+        (place / "state.json").write_bytes(data)
+        about = json.loads((place / "manifest.json").read_bytes())
+        about["files"]["state.json"] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        (place / "manifest.json").write_text(json.dumps(about))
 
 
 def stopping(run: Path, after: Callable[[], int], **more: Any) -> list[str]:
@@ -261,16 +272,40 @@ def test_rows_say_what_they_must(tmp_path: Path) -> None:
     assert all(name == "shared" or name[:12].isdigit() for name in names)
 
 
-def test_rows_that_nobody_needs_do_not_stop_a_resume(tmp_path: Path) -> None:
-    """A report would refuse them; the run itself only counts them."""
+def test_rows_that_were_changed_do_not_stop_a_resume_and_are_named_for_good(tmp_path: Path) -> None:
+    """A report would refuse some of them; the run itself only counts them."""
     run = dcpg.train("ppo", game="maze", preset="tiny", steps=384, out=tmp_path / "run", settings=TINY)
     for name, change in (("metrics.jsonl", {"reward_variance": None}), ("eval.jsonl", {"train_return": 99.0})):
         rows = read_rows(run.directory / name)
         rows[0] |= change
         (run.directory / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "altered" not in run.summary
     again = dcpg.resume(run, steps=512)
     assert (again.summary["status"], again.summary["steps"]) == ("finished", 512)
     assert len(read_rows(run.directory / "metrics.jsonl")) == 4
+    assert again.summary["altered"] == ["metrics.jsonl", "eval.jsonl"]
+    # the next checkpoints stand on the changed rows, and still say so
+    assert dcpg.resume(run, steps=640).summary["altered"] == ["metrics.jsonl", "eval.jsonl"]
+
+
+def test_a_checkpoint_without_a_hash_of_the_rows_still_resumes(tmp_path: Path) -> None:
+    run = dcpg.train("ppo", game="maze", preset="tiny", steps=128, out=tmp_path / "run", settings=TINY)
+    change_state(run.directory, lambda plain: {k: plain[k] for k in ("steps", "rows", "parts")})
+    (run.directory / "metrics.jsonl").write_bytes((run.directory / "metrics.jsonl").read_bytes().replace(b"1", b"2"))
+    summary = dcpg.resume(run, steps=256).summary
+    assert (summary["steps"], "altered" in summary) == (256, False)
+
+
+def test_a_cursor_beyond_the_rows_is_damage_and_takes_no_time(tmp_path: Path) -> None:
+    run = dcpg.train("ppo", game="maze", preset="tiny", steps=128, out=tmp_path / "run", settings=TINY)
+
+    def far(plain: dict[str, Any]) -> dict[str, Any]:
+        plain["parts"]["algorithm"]["cursor"]["rollout"] = plain["rows"]["metrics"] = 10**12
+        return plain
+
+    change_state(run.directory, far)
+    with pytest.raises(NoValidCheckpoint, match=r"rows written before it are missing from metrics\.jsonl"):
+        dcpg.resume(run, steps=256)
 
 
 def test_a_configuration_whose_numbers_are_written_otherwise_is_the_same(tmp_path: Path) -> None:
