@@ -36,8 +36,11 @@ def read_regular(path: Path, most: int) -> bytes:
     """The bytes of a plain file; OSError if it has more than `most`, or grows beyond that while it is read."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        data = file.read(most + 1) if size <= most else b""
-        if max(size, len(data)) > most:
+        data = file.read(size) if size <= most else b""  # not `most`: so much memory would be taken for a small file
+        while size <= most and (more := file.read(2**16)):  # it grows, or is one whose size is not known
+            data += more
+            size = len(data)
+        if size > most:
             raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
         return data
 
