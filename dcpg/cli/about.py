@@ -84,6 +84,7 @@ def config(
 
     Example:  dcpg config ppg --paper --out tables
     """
+    from dcpg.config.command import written
     from dcpg.config.resolve import origins, resolve
 
     load_plugins(plugin)
@@ -100,14 +101,7 @@ def config(
         print(json.dumps({name: {"value": value, "origin": origin} for name, value, origin in rows}, indent=2))
         return
     for name, value, origin in rows:
-        shown = (
-            ",".join(map(str, value))
-            if isinstance(value, tuple)
-            else str(value).lower()
-            if isinstance(value, bool)
-            else value
-        )
-        print(f"{name:28s} {shown!s:>14s}   {origin}")
+        print(f"{name:28s} {written(value):>14s}   {origin}")
 
 
 def _papers_tables(config: Config, out: Path | None) -> None:
