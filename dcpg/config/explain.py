@@ -114,12 +114,13 @@ def _minimise(line: Optimise) -> list[str]:
     if line.draw is draw_negatives_from_B:
         data += ", negatives from all of B"
     if not line.before:
-        return [f"minimise {_sum(line.terms)} with {data}   [Adam: {line.name}]"]
-    steps = [f"minimise {_sum(terms)}   [Adam: {name}]" for name, terms in line.adams.items()]
+        return [f"minimise {weighted_sum(line.terms)} with {data}   [Adam: {line.name}]"]
+    steps = [f"minimise {weighted_sum(terms)}   [Adam: {name}]" for name, terms in line.adams.items()]
     return [f"on each minibatch, {data}:", f"  {steps[0]}", *(f"  then {step}" for step in steps[1:])]
 
 
-def _sum(terms: Terms) -> str:
+def weighted_sum(terms: Terms) -> str:
+    """A sum of terms with their weights, as the pages write it: J_pi + 0.5 J_V - 0.01 H."""
     parts: list[str] = []
     for name, (weight, _) in terms.items():
         sign = "- " if weight < 0 else "+ " if parts else ""
