@@ -59,13 +59,31 @@ def games(as_json: Json = False) -> None:
 
 
 @app.command()
-def explain(method: MethodName, preset: Preset = "paper", settings: Set = None, plugin: Plugin = None) -> None:
-    """Print Algorithm 1 filled in for a method: every line, term, equation, weight and source."""
+def explain(
+    method: MethodName,
+    preset: Preset = "paper",
+    settings: Set = None,
+    plugin: Plugin = None,
+    draw: Annotated[
+        Path | None,
+        typer.Option(help="Also draw its networks and what trains them, as the paper's Figure 1: a file NAME.svg."),
+    ] = None,
+) -> None:
+    """Print Algorithm 1 filled in for a method: every line, term, equation, weight and source.
+
+    Example:  dcpg explain ddcpg --draw ddcpg.svg
+    """
+    from dcpg.config.drawing import drawing
     from dcpg.config.explain import explain as text
     from dcpg.config.resolve import resolve
 
     load_plugins(plugin)
-    print(text(resolve(method, "bigfish", preset=preset, settings=parse_settings(settings))))
+    found = resolve(method, "bigfish", preset=preset, settings=parse_settings(settings))
+    if draw is not None and draw.suffix != ".svg":
+        raise BadInput(f"--draw makes SVG; got {draw}. Give a name that ends in .svg.")
+    print(text(found))
+    if draw is not None:
+        _write(draw, drawing(found))
 
 
 @app.command()
@@ -84,6 +102,7 @@ def config(
 
     Example:  dcpg config ppg --paper --out tables
     """
+    from dcpg.config.command import written
     from dcpg.config.resolve import origins, resolve
 
     load_plugins(plugin)
@@ -100,30 +119,27 @@ def config(
         print(json.dumps({name: {"value": value, "origin": origin} for name, value, origin in rows}, indent=2))
         return
     for name, value, origin in rows:
-        shown = (
-            ",".join(map(str, value))
-            if isinstance(value, tuple)
-            else str(value).lower()
-            if isinstance(value, bool)
-            else value
-        )
-        print(f"{name:28s} {shown!s:>14s}   {origin}")
+        print(f"{name:28s} {written(value):>14s}   {origin}")
 
 
 def _papers_tables(config: Config, out: Path | None) -> None:
     from dcpg.config.hyperparameters import papers_tables
-    from dcpg.storage.files import write_atomic
 
     for table in papers_tables(config):
         print(table.markdown())
         texts = {"csv": table.csv(), "md": table.markdown(), "tex": table.latex()}
         for ending, text in texts.items() if out is not None else ():
-            path = Path(out or ".") / f"{table.name}.{ending}"
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_atomic(path, text.encode())
-            except OSError as error:
-                raise StorageFailed(f"{path} cannot be written ({error.strerror}).") from None
+            _write(Path(out or ".") / f"{table.name}.{ending}", text)
+
+
+def _write(path: Path, text: str) -> None:
+    from dcpg.storage.files import write_atomic
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, text.encode())
+    except OSError as error:
+        raise StorageFailed(f"{path} cannot be written ({error.strerror}).") from None
 
 
 @app.command()

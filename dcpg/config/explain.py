@@ -10,6 +10,7 @@ from typing import Any
 from dcpg.config.resolve import resolve
 from dcpg.config.schema import Config
 from dcpg.core.bandit import UCB, Fixed
+from dcpg.core.draws import draw_negatives_from_B
 from dcpg.core.method import Tau, Terms
 from dcpg.envs.levels import PrioritisedLevels
 from dcpg.methods import METHODS, Method, Optimise
@@ -27,8 +28,9 @@ def explain(config: Config) -> str:
         lines.append(f"Require: encoder {encoder} with {', '.join(heads)}")
     net = config.network
     channels = ", ".join(map(str, net.wide_channels))
+    skip = ", skips that carry relu(x)" if net.skip == "rectified" else ""
     which = "each" if len(m.networks) > 1 else "it"
-    lines.append(f"         {which} is {net.encoder}: {channels} channels, {counted(net.features, 'feature')}")
+    lines.append(f"         {which} is {net.encoder}: {channels} channels, {counted(net.features, 'feature')}{skip}")
     lines += ["", *_pseudocode(config, m)]
     lines += [
         "",
@@ -68,7 +70,8 @@ def _pseudocode(config: Config, m: Method) -> list[str]:
     for head, t in m.targets.items():
         name = f"R_{m.encoder_of(head)}" if several else "R"
         lines.append(f" 4      {name} <- targets from {head}, gamma {t.gamma:g}, lambda {t.lam:g}")
-    lines.append(f" 4      A <- normalised advantages from {m.advantages}")
+    discount = "" if m.advantage_gamma is None else f", gamma {m.advantage_gamma:g}"
+    lines.append(f" 4      A <- normalised advantages from {m.advantages}{discount}")
     if m.augmented:
         lines.append(f"        g <- {_augmentation(config)}")
     for line in m.policy_phase:
@@ -108,13 +111,16 @@ def _minimise(line: Optimise) -> list[str]:
         if isinstance(where, Tau)
         else f"B, {counted(where.segments, 'segment')} per minibatch"
     )
+    if line.draw is draw_negatives_from_B:
+        data += ", negatives from all of B"
     if not line.before:
-        return [f"minimise {_sum(line.terms)} with {data}   [Adam: {line.name}]"]
-    steps = [f"minimise {_sum(terms)}   [Adam: {name}]" for name, terms in line.adams.items()]
+        return [f"minimise {weighted_sum(line.terms)} with {data}   [Adam: {line.name}]"]
+    steps = [f"minimise {weighted_sum(terms)}   [Adam: {name}]" for name, terms in line.adams.items()]
     return [f"on each minibatch, {data}:", f"  {steps[0]}", *(f"  then {step}" for step in steps[1:])]
 
 
-def _sum(terms: Terms) -> str:
+def weighted_sum(terms: Terms) -> str:
+    """A sum of terms with their weights, as the pages write it: J_pi + 0.5 J_V - 0.01 H."""
     parts: list[str] = []
     for name, (weight, _) in terms.items():
         sign = "- " if weight < 0 else "+ " if parts else ""

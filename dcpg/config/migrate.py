@@ -65,8 +65,20 @@ def _from_8(plain: dict[str, Any]) -> dict[str, Any]:
     return plain | {"env": {"frame_stack": 1} | plain["env"], "algorithm": algorithm}
 
 
+def _from_9(plain: dict[str, Any]) -> dict[str, Any]:
+    """Schema 10 has options for what the paper and published code do differently; none of them was in use."""
+    algorithm, values = plain["algorithm"], plain.get("method_values")
+    added: dict[str, Any] = {"negatives": "minibatch"} if "mask_boundaries" in algorithm else {}
+    of: dict[str, dict[str, Any]] = {"separate-dcpg": {"two_steps": False}, "ppg+dr": {"advantage_gamma": None}}
+    added |= of.get(plain["method"], {})
+    found = plain | {"network": {"skip": "plain"} | plain["network"], "algorithm": added | algorithm}
+    if isinstance(values, dict) and values:  # of a method from a plugin
+        found["method_values"] = {f"algorithm.{name}": value for name, value in added.items()} | values
+    return found
+
+
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    5: _from_5, 6: _from_6, 7: _from_7, 8: _from_8,
+    5: _from_5, 6: _from_6, 7: _from_7, 8: _from_8, 9: _from_9,
 }  # fmt: skip
 
 

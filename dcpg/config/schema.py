@@ -19,7 +19,7 @@ from dcpg.methods.plugins import find_encoder, find_method
 from dcpg.settings import Section, dotted, setting
 from dcpg.text import given
 
-SCHEMA = 9  # version of config.json; a new one needs a function in migrate.py
+SCHEMA = 10  # version of config.json; a new one needs a function in migrate.py
 
 
 OWN = "own:"  # prefix of the game's name in runs on the user's own environment

@@ -36,7 +36,8 @@ class Batch:
     segments: Tensor = field(default_factory=lambda: torch.empty(0))  # int64 [S], the segments of B in this batch
     # drawn
     augmentation: dict[str, Tensor] = field(default_factory=dict)  # the augmentation in use -> its parameters [b, k]
-    other_frames: Tensor = field(default_factory=lambda: torch.empty(0))  # another state of each state's level
+    # another state of each state's level, or a wrong s' that is not in this batch
+    other_frames: Tensor = field(default_factory=lambda: torch.empty(0))
     other_is_earlier: Tensor = field(default_factory=lambda: torch.empty(0))  # float32 [b], 1 if that one is earlier
     # int64 [b], the sample whose s' is used as the wrong s'
     negative_next: Tensor = field(default_factory=lambda: torch.empty(0))

@@ -108,12 +108,40 @@ class Buffer:
         )
 
     def part(self, envs: range) -> Buffer:
-        """A view of the buffer in which `order` returns only the segments of some environments."""
+        """A view of the buffer in which `own` and `order` are only the segments of some environments."""
         view = copy.copy(self)
         view.envs = envs
         return view
 
+    @property
+    def own(self) -> Tensor:
+        """The indices of the segments of this view's environments, in ascending order."""
+        return torch.arange(len(self)).view(-1, self.frames.num_envs)[:, self.envs.start : self.envs.stop].flatten()
+
     def order(self, generator: torch.Generator) -> Tensor:
         """The indices of the segments, shuffled."""
-        own = torch.arange(len(self)).view(-1, self.frames.num_envs)[:, self.envs.start : self.envs.stop].flatten()
+        own = self.own
         return own[torch.randperm(len(own), generator=generator)]
+
+    def numbers(self, segments: Tensor) -> Tensor:
+        """The numbers, from 0, of the samples of a minibatch among all steps of this view: segment by segment."""
+        first = torch.searchsorted(self.own, segments) * self.frames.length
+        return (torch.arange(self.frames.length)[:, None] + first).flatten()
+
+    def following(self, numbers: Tensor) -> Tensor:
+        """s_{t+1} of single steps of this view, by their numbers; every segment is opened once."""
+        frames = np.empty((len(numbers), *self.frames.observation), self.frames.dtype)
+        segments, steps = self.own[numbers // self.frames.length], (numbers % self.frames.length).numpy()
+        for segment in sorted(set(segments.tolist())):
+            rows = (segments == segment).numpy()
+            ((kept, n),) = self._places(torch.tensor([segment]))
+            frames[rows] = self._open(kept, n)[steps[rows] + 1]
+        return torch.from_numpy(frames)
+
+    def action_counts(self, actions: int) -> Tensor:
+        """How often each action was taken at the valid steps of this view."""
+        counts = torch.zeros(actions, dtype=torch.int64)
+        for kept in self.rollouts.values():
+            taken, valid = (kept.tensors[name][:, self.envs.start : self.envs.stop] for name in ("actions", "valid"))
+            counts += torch.bincount(taken[valid], minlength=actions)
+        return counts

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from dcpg.core.augmentations import AUGMENTATIONS
 from dcpg.core.batch import Batch
@@ -29,10 +30,29 @@ def draw_negatives(batch: Batch, data: Any, generator: torch.Generator, actions:
     b = len(batch)
     offset = torch.randint(1, b, (b,), generator=generator) if b > 1 else torch.zeros(1, dtype=torch.int64)
     negative_next = (torch.arange(b) + offset) % b
-    uniform = torch.rand(b, generator=generator, dtype=torch.float64)
+    counts = torch.bincount(batch.actions[batch.valid > 0], minlength=actions)
+    return replace(
+        batch, negative_next=negative_next, negative_actions=_wrong_actions(batch.actions, counts, generator)
+    )
 
-    true = batch.actions
-    counts = torch.bincount(true[batch.valid > 0], minlength=actions)
+
+def draw_negatives_from_B(batch: Batch, data: Any, generator: torch.Generator, actions: int) -> Batch:
+    """Wrong next states and wrong actions, drawn from all of B as the paper writes them.
+
+    A wrong next state is that of any other step in B, uniformly. A wrong action follows the histogram of all actions
+    in B without the true one; if no other action occurs, it is uniform over the others.
+    """
+    steps = len(data.own) * data.frames.length  # at least the two of a segment
+    offset = torch.randint(1, steps, (len(batch),), generator=generator)
+    wrong = data.following((data.numbers(batch.segments) + offset) % steps)
+    negative_actions = _wrong_actions(batch.actions, data.action_counts(actions), generator)
+    return replace(batch, other_frames=wrong, negative_actions=negative_actions)
+
+
+def _wrong_actions(true: Tensor, counts: Tensor, generator: torch.Generator) -> Tensor:
+    """For each action another one, with probabilities in proportion to the counts."""
+    b, actions = len(true), len(counts)
+    uniform = torch.rand(b, generator=generator, dtype=torch.float64)
     weights = counts.expand(b, actions).clone()
     weights[torch.arange(b), true] = 0
     no_other = weights.sum(1) == 0
@@ -40,8 +60,7 @@ def draw_negatives(batch: Batch, data: Any, generator: torch.Generator, actions:
     weights[torch.arange(b), true] = 0
     cumulative = weights.cumsum(1)
     rank = (uniform * cumulative[:, -1]).long()  # an integer in [0, total)
-    negative_actions = (cumulative <= rank[:, None]).sum(1)
-    return replace(batch, negative_next=negative_next, negative_actions=negative_actions)
+    return (cumulative <= rank[:, None]).sum(1)
 
 
 def draw_pairs(batch: Batch, tau: Rollout, generator: torch.Generator, actions: int) -> Batch:

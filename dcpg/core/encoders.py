@@ -25,6 +25,8 @@ from dcpg.settings import Section, setting
 SQRT2 = math.sqrt(2)
 MOST_STACKS = 16  # each halves the picture
 
+SKIPS = ("plain", "rectified")  # what a residual block's skip carries: x itself, or relu(x)
+
 Through = Callable[[nn.Module, Tensor], Tensor]  # how `walk` applies a layer: (convolution or linear layer, input)
 
 
@@ -35,6 +37,9 @@ class Net(Section):
     encoder: str = setting("impala", "paper, Section 5 (impoola: a mean over the last picture instead of flattening)")
     channels: tuple[int, ...] = setting((16, 32, 32), "authors' code (IMPALA)", low=1, high=4096)
     width: int = setting(1, "ours: multiplies the channels", low=1, high=64)
+    skip: str = setting(
+        "plain", "authors' code: x (rectified: relu(x), as in the code of DAAC, UCB-DrAC and PLR)", choices=SKIPS
+    )
     features: int = setting(256, "authors' code (IMPALA)", low=1, high=65_536)
     discriminator: int = setting(256, "paper, Appendix D (hidden sizes [256, 256])", low=1, high=65_536)
 
@@ -142,10 +147,11 @@ def stack_sizes(shape: tuple[int, ...], net: Net) -> Iterator[tuple[int, int, in
 
 
 class Residual(nn.Module):
-    """x + conv(relu(conv(relu(x)))); the skip carries the un-rectified x."""
+    """x + conv(relu(conv(relu(x)))); the skip carries the un-rectified x, or relu(x)."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, rectified: bool = False) -> None:
         super().__init__()
+        self.rectified = rectified
         self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
 
@@ -153,20 +159,21 @@ class Residual(nn.Module):
         a, b = self.conv1, self.conv2
         assert a.bias is not None
         assert b.bias is not None
-        return residual(x, a.weight, a.bias, b.weight, b.bias)
+        return residual(x, a.weight, a.bias, b.weight, b.bias, self.rectified)
 
     def walk(self, x: Tensor, through: Through) -> Tensor:
-        return x + through(self.conv2, F.relu(through(self.conv1, F.relu(x))))
+        first = F.relu(x)
+        return (first if self.rectified else x) + through(self.conv2, F.relu(through(self.conv1, first)))
 
 
 class Stack(nn.Module):
     """conv 3x3 -> max-pool 3x3 stride 2 -> two residual blocks."""
 
-    def __init__(self, channels_in: int, channels: int) -> None:
+    def __init__(self, channels_in: int, channels: int, rectified: bool = False) -> None:
         super().__init__()
         self.conv = nn.Conv2d(channels_in, channels, 3, padding=1)
-        self.block0 = Residual(channels)
-        self.block1 = Residual(channels)
+        self.block0 = Residual(channels, rectified)
+        self.block1 = Residual(channels, rectified)
 
     def forward(self, x: Tensor) -> Tensor:
         assert self.conv.bias is not None
@@ -187,7 +194,7 @@ class Impala(Encoder):
         super().__init__(shape, net)
         picture = shape[2], *shape[:2]
         for i, (channels_in, c, height, width) in enumerate(stack_sizes(shape, net)):
-            self.add_module(f"stack{i}", Stack(channels_in, c))
+            self.add_module(f"stack{i}", Stack(channels_in, c, net.skip == "rectified"))
             picture = c, (height + 1) // 2, (width + 1) // 2
         self.fc = nn.Linear(self.vector_size(picture), net.features)
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -24,9 +24,11 @@ def pooled(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return out
 
 
-def residual(x: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor) -> Tensor:
-    """x + conv(relu(conv(relu(x)))), with 3x3 convolutions."""
-    out: Tensor = _Residual.apply(x, weight1, bias1, weight2, bias2)  # type: ignore[no-untyped-call]
+def residual(
+    x: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor, rectified: bool = False
+) -> Tensor:
+    """x + conv(relu(conv(relu(x)))), with 3x3 convolutions; `rectified`: relu(x) + ..."""
+    out: Tensor = _Residual.apply(x, weight1, bias1, weight2, bias2, rectified)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -71,11 +73,14 @@ class _Pooled(torch.autograd.Function):
 
 class _Residual(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor, rectified: bool
+    ) -> Tensor:
         first = F.relu(x)
         second = F.conv2d(first, weight1, bias1, padding=1).relu_()
         ctx.save_for_backward(first, weight1, second, weight2)
-        return F.conv2d(second, weight2, bias2, padding=1).add_(x)
+        ctx.rectified = rectified
+        return F.conv2d(second, weight2, bias2, padding=1).add_(first if rectified else x)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
@@ -83,4 +88,5 @@ class _Residual(torch.autograd.Function):
         (grad,) = grads
         inner, of_weight2, of_bias2 = _convolution_gradients(grad, second, weight2)
         of_x, of_weight1, of_bias1 = _convolution_gradients(_through_relu_(inner, second), first, weight1)
-        return _through_relu_(of_x, first).add_(grad), of_weight1, of_bias1, of_weight2, of_bias2
+        of_x = _through_relu_(of_x.add_(grad), first) if ctx.rectified else _through_relu_(of_x, first).add_(grad)
+        return of_x, of_weight1, of_bias1, of_weight2, of_bias2, None

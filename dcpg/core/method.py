@@ -84,12 +84,13 @@ class Method:
 
     networks: Mapping[str, Mapping[str, Head]]  # encoder -> the heads on it
     targets: Mapping[str, Target]  # value head -> how its target is computed
-    advantages: str  # the value head that gives the advantages
+    advantages: str  # the value head that gives the advantages, with its target's lambda
     policy_phase: tuple[Optimise, ...]
     auxiliary_phase: tuple[Optimise, ...] = ()
     # rollouts of a phase, before its auxiliary phase: a number, or a function of the phase's number, from 0
     N_pi: int | Callable[[int], int] = 1
     keep: tuple[str, ...] = ()  # what a minibatch of B carries: s, R, and a, done for the dynamics
+    advantage_gamma: float | None = None  # the discount of the advantages, if it is not that of their head's target
     needs_levels: bool = False  # a draw needs the level of each state
     augmented: bool = False  # terms compare each frame with an augmented view of it
 

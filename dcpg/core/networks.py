@@ -195,7 +195,7 @@ class Outputs:
 
     @cached_property
     def other(self) -> Outputs:
-        """The same networks on the other state of each pair."""
+        """The same networks on the other state of each sample."""
         return self._on(self.batch.other_frames)
 
     def _on(self, frames: Tensor) -> Outputs:

@@ -183,7 +183,7 @@ class Transitions:
     def __init__(self, out: Outputs, batch: Batch, head: str, mask_boundaries: bool) -> None:
         f = out.network.get_submodule(head)
         assert isinstance(f, Discriminator)
-        self.f, self.batch = f, batch
+        self.f, self.batch, self.out = f, batch, out
         self.now = out.features("theta")
         # index_select: its backward adds in a fixed order, so that two runs agree to the last bit
         self.following = out.all_features("theta").index_select(0, batch.next_rows)
@@ -197,7 +197,11 @@ class Transitions:
 
     def wrong_next(self) -> Tensor:
         """-log(1 - f(s, a, wrong s'))."""
-        wrong = self.following.index_select(0, self.batch.negative_next)
+        wrong = (
+            self.out.other.features("theta")
+            if self.batch.other_frames.numel()
+            else self.following.index_select(0, self.batch.negative_next)
+        )
         return self.weight * F.softplus(self.f.logit(self.now, self.batch.actions, wrong))
 
     def wrong_action(self) -> Tensor:

@@ -52,7 +52,8 @@ class Rollout:
     rewards: Tensor = field(default_factory=lambda: torch.empty(0))  # normalised, float32 [T, N]
     step_counts: Tensor = field(default_factory=lambda: torch.empty(0))  # int64 [T, N], steps of its episode before s_t
     returns: dict[str, Tensor] = field(default_factory=dict)  # value head -> value target R_t, float32 [T, N]
-    advantages_raw: Tensor = field(default_factory=lambda: torch.empty(0))  # float32 [T, N]
+    # R - V of the head that gives the advantages, by which levels are scored, float32 [T, N]
+    advantages_raw: Tensor = field(default_factory=lambda: torch.empty(0))
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))  # normalised over the rollout, float32 [T, N]
     augmentation: str = ""  # the augmentation that DrAC's terms use on this rollout
     stack: int = 1  # frames of one observation

@@ -54,9 +54,14 @@ def with_targets(tau: Rollout, method: Method, ranks: Ranks = ALONE) -> Rollout:
     cut = tau.dones | ~tau.valid
     returns: dict[str, Tensor] = {}
     advantages: dict[str, Tensor] = {}
+
+    def of(head: str, gamma: float) -> Tensor:
+        rewards = tau.rewards + gamma * tau.final_values[head]
+        return gae(rewards, tau.values[head], cut, gamma, method.targets[head].lam)
+
     for head, target in method.targets.items():
-        rewards = tau.rewards + target.gamma * tau.final_values[head]
-        advantages[head] = gae(rewards, tau.values[head], cut, target.gamma, target.lam)
+        advantages[head] = of(head, target.gamma)
         returns[head] = advantages[head] + tau.values[head][:-1]
     raw = advantages[method.advantages]
-    return dataclasses.replace(tau, returns=returns, advantages_raw=raw, advantages=normalise(raw, tau.valid, ranks))
+    used = raw if method.advantage_gamma is None else of(method.advantages, method.advantage_gamma)
+    return dataclasses.replace(tau, returns=returns, advantages_raw=raw, advantages=normalise(used, tau.valid, ranks))

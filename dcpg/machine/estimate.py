@@ -12,14 +12,17 @@ from typing import Any
 
 import numpy as np
 import torch
+import zstandard
 
 from dcpg.config.build import augmenter_of, build_network
 from dcpg.config.schema import Config
 from dcpg.core.actor import Actor
 from dcpg.core.batch import Batch
+from dcpg.core.buffer import Buffer, Kept
+from dcpg.core.draws import draw_negatives_from_B
 from dcpg.core.method import Optimise, Tau
 from dcpg.core.networks import Network, Outputs
-from dcpg.core.rollout import Rollout
+from dcpg.core.rollout import FrameShape, Rollout
 from dcpg.envs.base import Spaces
 from dcpg.machine.automatic import settled
 from dcpg.machine.devices import device_of, prepare, wait_for_gpu
@@ -28,6 +31,7 @@ from dcpg.seeding import generator
 EPISODE = 200  # steps of an average evaluation episode, for the estimate only
 ENV_SECONDS = 5e-5  # one environment step
 SEGMENT_SECONDS = 7e-9  # one byte of a frame, compressed for B and opened again
+OPEN_SECONDS = 4e-10  # one byte of a frame, opened once more
 
 
 @dataclass(frozen=True)
@@ -105,9 +109,17 @@ def _line_seconds(config: Config, network: Network, line: Optimise, spaces: Spac
     minibatch = (
         config.rollout_size // data.minibatches if isinstance(data, Tau) else data.segments * config.rollout_length
     )
-    b = min(config.machine.chunk, minibatch)
+    b = min(max(config.machine.chunk, 2), minibatch)  # a segment has two steps or more
     chunk = _chunk_seconds(config, network, line, spaces, b)
-    return line.epochs * config.rollout_size * (chunk / b + len(line.adams) * step / minibatch)
+    opened = _opened(config, minibatch) * math.prod(spaces.single) * spaces.dtype.itemsize * OPEN_SECONDS
+    between = len(line.adams) * step + (opened if line.draw is draw_negatives_from_B else 0)
+    return line.epochs * config.rollout_size * (chunk / b + between / minibatch)
+
+
+def _opened(config: Config, samples: int) -> float:
+    """Frames of the segments of a full B that are opened for so many wrong next states."""
+    segments = max(config.declared().lengths(config.rollouts)) * config.env.num_envs
+    return segments * (1 - (1 - 1 / segments) ** samples) * config.rollout_length
 
 
 def _step_cost(network: Network) -> float:
@@ -143,9 +155,11 @@ def _chunk_seconds(config: Config, network: Network, line: Optimise, spaces: Spa
         old_log_policy=torch.full((b, spaces.actions), -math.log(spaces.actions)),
         next_rows=zeros.long(),
         crosses=zeros,
+        segments=torch.zeros(1, dtype=torch.int64),
     )
     if line.draw is not None:
-        batch = line.draw(batch, tau, generator(0, "probe"), spaces.actions)
+        data = tau if isinstance(line.data, Tau) else _blank_B(b, spaces)
+        batch = line.draw(batch, data, generator(0, "probe"), spaces.actions)
     batch = batch.to(device_of(config))
 
     def once() -> None:
@@ -176,6 +190,15 @@ def _blank(b: int, spaces: Spaces, augmentation: str) -> Rollout:
         step_counts=zeros.long(),
         augmentation=augmentation,
     )
+
+
+def _blank_B(b: int, spaces: Spaces) -> Buffer:
+    """One segment of b steps: noise, and zeros beside it."""
+    zeros = torch.zeros(b, 1)
+    segment = zstandard.ZstdCompressor().compress(_noise((b + 1, *spaces.shape), spaces.dtype).tobytes())
+    found = Buffer(("s", "a"), (), FrameShape(b, 1, spaces.shape, spaces.dtype))
+    found.rollouts[0] = Kept([segment], {"valid": zeros == 0, "actions": zeros.long()})
+    return found
 
 
 def _noise(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

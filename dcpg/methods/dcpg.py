@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from dcpg.core.method import B, Method, Optimise, Phasic, Target, Tau
+from dcpg.core.method import B, Method, Optimise, Phasic, Target, Tau, Terms
 from dcpg.core.networks import discriminator, policy_head, value_head
 from dcpg.core.objectives import C_V, J_F, J_I, J_V, C_pi, H, J_pi
 from dcpg.methods.dynamics import Dynamics, Joint, with_dynamics, with_joint_dynamics
@@ -18,6 +18,13 @@ class DCPG(Phasic):
     """Settings of DCPG: those of a phasic method, and the weight of the value regulariser."""
 
     beta_V: float = setting(1.0, "paper, Appendix D", low=0)
+
+
+@dataclass(frozen=True)
+class SeparateDCPG(DCPG):
+    """Settings of Separate DCPG: those of DCPG, and how many steps a minibatch takes."""
+
+    two_steps: bool = setting(False, "ours: one step on the sum (true: one for theta, one for phi, as Algorithm 3)")
 
 
 @dataclass(frozen=True)
@@ -60,10 +67,18 @@ def dcpg(h: DCPG) -> Method:
     )
 
 
-@method("separate-dcpg", DCPG)
+@method("separate-dcpg", SeparateDCPG)
 def separate_dcpg(h: DCPG) -> Method:
     """DCPG whose delayed value only shapes the encoder; another value, with its own encoder, gives the advantages."""
     target = Target(h.gamma, h.lam)
+    phi: Terms = {"J_V_phi": (1.0, partial(J_V, head="value"))}
+    two_steps = isinstance(h, SeparateDCPG) and h.two_steps  # a method of your own may have DCPG's settings
+
+    def lines(name: str, other: str, data: Tau | B, theta: Terms, epochs: int) -> tuple[Optimise, ...]:
+        if not two_steps:
+            return (Optimise(name, data, {**theta, **phi}, epochs),)
+        return Optimise(name, data, theta, epochs), Optimise(other, data, phi, epochs)
+
     return Method(
         networks={
             "theta": {"policy": policy_head, "delayed_value": value_head},
@@ -71,30 +86,23 @@ def separate_dcpg(h: DCPG) -> Method:
         },
         targets={"delayed_value": target, "value": target},
         advantages="value",
-        policy_phase=(
-            Optimise(
-                "policy",
-                Tau(h.minibatches),
-                {
-                    "J_pi": (1.0, partial(J_pi, clip=h.clip)),
-                    "C_V": (h.beta_V, partial(C_V, head="delayed_value")),
-                    "H": (-h.entropy, H),
-                    "J_V_phi": (1.0, partial(J_V, head="value")),
-                },
-                epochs=h.E_pi,
-            ),
+        policy_phase=lines(
+            "policy",
+            "value",
+            Tau(h.minibatches),
+            {
+                "J_pi": (1.0, partial(J_pi, clip=h.clip)),
+                "C_V": (h.beta_V, partial(C_V, head="delayed_value")),
+                "H": (-h.entropy, H),
+            },
+            h.E_pi,
         ),
-        auxiliary_phase=(
-            Optimise(
-                "auxiliary",
-                B(h.segments),
-                {
-                    "J_V_theta": (1.0, partial(J_V, head="delayed_value")),
-                    "C_pi": (h.beta_pi, C_pi),
-                    "J_V_phi": (1.0, partial(J_V, head="value")),
-                },
-                epochs=h.E_aux,
-            ),
+        auxiliary_phase=lines(
+            "auxiliary",
+            "auxiliary_value",
+            B(h.segments),
+            {"J_V_theta": (1.0, partial(J_V, head="delayed_value")), "C_pi": (h.beta_pi, C_pi)},
+            h.E_aux,
         ),
         N_pi=h.schedule(),
         keep=("s", "R_theta", "R_phi"),

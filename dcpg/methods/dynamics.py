@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dcpg.core.draws import draw_negatives
+from dcpg.core.draws import draw_negatives, draw_negatives_from_B
 from dcpg.core.method import Method, Terms
 from dcpg.core.networks import Head, discriminator
 from dcpg.core.objectives import J_f
@@ -15,10 +15,13 @@ from dcpg.settings import Section, setting
 
 @dataclass(frozen=True)
 class Dynamics(Section):
-    """Settings of dynamics learning: its weight, and whether pairs across episode ends are left out."""
+    """Settings of dynamics learning: its weight, what counts as a transition, and where wrong ones are drawn."""
 
     beta_f: float = setting(1.0, "paper, Appendices D and F.2", low=0)
     mask_boundaries: bool = setting(False, "authors' code: pairs across an episode's end count as transitions")
+    negatives: str = setting(
+        "minibatch", "authors' code (B: from all of B, as in the paper)", choices=("minibatch", "B")
+    )
 
 
 @dataclass(frozen=True)
@@ -29,13 +32,14 @@ class Joint(Dynamics):
 
 
 def with_dynamics(base: Method, h: Dynamics, heads: Mapping[str, Head], terms: Terms) -> Method:
-    """A phasic method whose auxiliary phase also has these discriminators and their terms."""
-    (line,) = base.auxiliary_phase
+    """A phasic method whose auxiliary phase also has these discriminators and, in its first line, their terms."""
+    line, *others = base.auxiliary_phase
+    draw = draw_negatives if h.negatives == "minibatch" else draw_negatives_from_B
     kept = ("s", "a", *(name for name in base.keep if name != "s"))
     return replace(
         base,
         networks={**base.networks, "theta": {**base.networks["theta"], **heads}},
-        auxiliary_phase=(replace(line, terms={**line.terms, **terms}, draw=draw_negatives, couples=True),),
+        auxiliary_phase=(replace(line, terms={**line.terms, **terms}, draw=draw, couples=True), *others),
         keep=(*kept, "done") if h.mask_boundaries else kept,
     )
 

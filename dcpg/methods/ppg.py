@@ -15,9 +15,12 @@ from dcpg.settings import setting
 
 @dataclass(frozen=True)
 class DiscountRegularised(Phasic):
-    """Settings of PPG+DR: those of PPG, with a smaller discount."""
+    """Settings of PPG+DR: those of PPG, with a smaller discount, of the value or also of the advantages."""
 
     gamma: float = setting(0.995, "paper, Section 3.2 (gamma')", low=0, high=1)
+    advantage_gamma: float | None = setting(
+        None, "authors' code: one gamma for targets and advantages (0.999: gamma' for the value alone)", low=0, high=1
+    )
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ def ppg(h: Phasic) -> Method:
 @method("ppg+dr", DiscountRegularised)
 def ppg_dr(h: DiscountRegularised) -> Method:
     """PPG with a smaller discount, a regulariser of the value."""
-    return ppg(h)
+    return replace(ppg(h), advantage_gamma=h.advantage_gamma)
 
 
 @method("ppg+ar", ActivationRegularised)

@@ -39,6 +39,7 @@ STIFFNESS = {  # field of a Measurement -> column of metrics.jsonl
 # What may differ between two runs that are compared: the method itself, and how a run is computed or watched.
 _OF_THE_METHOD = (
     "algorithm.", "levels.sampler", "levels.beta", "levels.rho", "augment", "drac.", "network.encoder", "network.width",
+    "network.skip",
 )  # fmt: skip
 _OF_THE_COMPUTER = (
     "seed", "game", "method", "preset", "steps", "shards", "keep_every", "analyse", "check_room", "wandb",

@@ -82,8 +82,9 @@ def faked(batch: Batch, mode: FakeTensorMode) -> Batch:
 
 
 def minibatches(name: str, precision: str = "fp32") -> tuple[Method, Network, list[tuple[Any, list[Batch]]]]:
-    """A method, its network, and a drawn minibatch of every line (of every augmentation)."""
-    method, settings = declare(name, N_pi=1)
+    """A method, its network, and a drawn minibatch of every line (of every augmentation); "METHOD, SETTING=VALUE"."""
+    name, _, option = name.partition(", ")
+    method, settings = declare(name, dict([option.split("=")]) if option else {}, N_pi=1)
     network = network_of(method, precision=precision)
     algorithm = bare(method, network, settings)
     tau = rollout_of(method, network)
@@ -99,7 +100,7 @@ def minibatches(name: str, precision: str = "fp32") -> tuple[Method, Network, li
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [*METHODS, "ddcpg, algorithm.negatives=B"])
 def test_no_line_mixes_devices(name: str, precision: str) -> None:
     """Every term of every line on a fake GPU: one value per sample, there."""
     _, network, found = minibatches(name, precision)

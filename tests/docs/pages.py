@@ -31,7 +31,7 @@ def section(page: Path, heading: str) -> str:
 def shown(value: Any) -> str:
     if isinstance(value, tuple):
         return ",".join(map(str, value)) or "none"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool | None) else str(value)
 
 
 def names_in(body: list[ast.stmt], prefix: str = "") -> set[str]:

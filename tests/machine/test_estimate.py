@@ -28,6 +28,19 @@ def test_estimates_grow_with_the_run(name: str, monkeypatch: pytest.MonkeyPatch)
     assert 0 < 20 * short < long
 
 
+def test_negatives_from_all_of_B_are_timed_and_their_segments_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """8 x 2 segments of 16 steps, 64 samples a minibatch: 16 (1 - (15/16)^64) segments are opened each time."""
+    monkeypatch.setattr(estimate, "_typical", lambda work: (work(), 0.01)[1])
+    few, all_of_B = (
+        resolve("ddcpg", "maze", preset="tiny", settings={"algorithm.negatives": negatives})
+        for negatives in ("minibatch", "B")
+    )
+    assert (few.env.num_envs, few.algorithm.N_pi, few.rollout_length, few.algorithm.segments) == (8, 2, 16, 4)
+    opened = 16 * (1 - (15 / 16) ** 64) * 16 * 32 * 32 * 3 * estimate.OPEN_SECONDS
+    more = estimate.costs(all_of_B, SPACES).remembered - estimate.costs(few, SPACES).remembered
+    assert more == pytest.approx(few.algorithm.E_aux * 2 * opened)  # a rollout of 128 steps is two minibatches
+
+
 def test_the_work_of_a_run() -> None:
     """Evaluations come after rollout 1, 17, 33, ... and after the last; auxiliary phases after every second rollout."""
     config = resolve("dcpg", "maze", preset="tiny")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,37 @@ import pytest
 from dcpg.config.written import fingerprint
 from dcpg.errors import BadInput
 from dcpg.sweep.directory import SweepDirectory
-from dcpg.sweep.plan import expand, named_sweeps, read
+from dcpg.sweep.plan import Plan, expand, named_sweeps, read
+from tests.docs.pages import DOCS, section, table_rows
 from tests.sweep.fakes import TINY, planned
 
 
-def test_the_sweeps_that_come_with_the_package() -> None:
+@pytest.fixture(scope="module")
+def plans() -> dict[str, Plan]:
+    """Every sweep of the package; reading them takes a second."""
+    return {name: read(name) for name in named_sweeps()}
+
+
+def test_the_page_on_scale_counts_every_sweep_of_the_paper(plans: dict[str, Plan]) -> None:
+    page = section(DOCS / "scale.md", "What Table 1 takes")
+    rows = [(row[0].split("`")[1], row) for row in table_rows(page) if row[0].startswith("`")]
+    counted = {name: (int(row[1]), float(row[2].removesuffix(" billion"))) for name, row in rows if name in plans}
+    found = re.search(r"table1: ([\d,]+) runs of [\d,]+ steps; ([\d,]+) steps in whole rollouts", page)
+    assert found is not None
+    runs, steps = (int(number.replace(",", "")) for number in found.groups())
+    counted["table1"] = runs, steps / 1e9
+    assert counted.keys() == plans.keys() - {"laptop", "combinations"}  # which are not the paper's
+    for name, (runs, billions) in counted.items():
+        jobs = plans[name].jobs
+        assert runs == len(jobs)
+        assert billions == pytest.approx(sum(j.config.rollouts * j.config.rollout_size for j in jobs) / 1e9, abs=0.06)
+
+
+def test_the_sweeps_that_come_with_the_package(plans: dict[str, Plan]) -> None:
     assert list(named_sweeps()) == [
         "ablations", "combinations", "eta", "laptop", "regularisation", "stiffness", "table1",
     ]  # fmt: skip
-    plans, sizes = {name: read(name) for name in named_sweeps()}, {}
+    sizes = {}
     for name, plan in plans.items():
         sizes[name] = (len(plan.jobs), {job.config.steps for job in plan.jobs})
         assert {job.config.machine.threads for job in plan.jobs} == {1}
