@@ -12,8 +12,16 @@ from dcpg.envs.procgen import GAMES
 from dcpg.errors import BadInput, StorageFailed, unknown
 from dcpg.extras import need
 from dcpg.report.claims import ClaimsTable, answers
-from dcpg.report.comparison import Comparison, StiffnessRuns, compare, note_other_pictures, note_other_plugins
+from dcpg.report.comparison import (
+    Comparison,
+    StiffnessRuns,
+    compare,
+    note_other_pictures,
+    note_other_plugins,
+    usual_setting,
+)
 from dcpg.report.figures import FIGURES, STIFFNESS_FIGURES, VALUE_FIGURES, same_pictures, style
+from dcpg.report.grids import GRID, Grid, GridTable
 from dcpg.report.level_map import frames_missing
 from dcpg.report.missing import Missing, missing
 from dcpg.report.page import page, version_of
@@ -25,7 +33,7 @@ from dcpg.storage.files import dump, write_atomic
 from dcpg.text import counted
 
 CLAIMS = "claims"
-IN_TABLES = (*TABLES, CLAIMS)
+IN_TABLES = (*TABLES, GRID, CLAIMS)
 NAMES = (*IN_TABLES, *STIFFNESS_FIGURES, *FIGURES)
 
 
@@ -68,8 +76,9 @@ def write_report(
     if not records:
         raise BadInput("No run can be used: " + "; ".join(f"{p.path}: {p.text}" for p in problems[:3]))
     measured = StiffnessRuns(records, problems)
-    comparison = compare(records, problems, ranges, measured.records)
-    compared = {id(record): record for record in (*comparison.records, *measured.records)}
+    grid = Grid(records, usual_setting(records), ranges)
+    comparison = compare(records, problems, ranges, measured.records, grid.records)
+    compared = {id(record): record for record in (*comparison.records, *measured.records, *grid.records)}
     note_other_pictures(compared.values(), problems)
     note_other_plugins(compared.values(), problems)
     if not comparison.records:
@@ -78,7 +87,8 @@ def write_report(
     same = {} if names else same_pictures(comparison)
     figures = _figures(comparison, measured, names, same, bands) if pictures else {}
     claims = ClaimsTable(answers(comparison, measured), comparison.caption) if not names or CLAIMS in names else None
-    written: list[Table | ClaimsTable] = [*tables, *([claims] if claims else [])]
+    grid_table = GridTable(grid) if grid.rows and (not names or GRID in names) else None
+    written: list[Table | GridTable | ClaimsTable] = [*tables, *(t for t in (grid_table, claims) if t)]
     _check_all_made(names, {t.name for t in written}, figures)
     absent = [] if names else missing(comparison, measured)
     version = ""
@@ -91,9 +101,8 @@ def write_report(
             if no_frames is not None:
                 problems.append(Problem(out, f"the page shows no first frames of levels: {no_frames}"))
             drawn = [name for name in NAMES if (out / "figures" / f"{name}.pdf").is_file()]
-            data = page_data(
-                records, comparison, measured, tables, drawn, same, claims.answers if claims else [], absent, problems
-            )
+            told = claims.answers if claims else []
+            data = page_data(records, comparison, measured, tables, grid_table, drawn, same, told, absent, problems)
             version = version_of(data)
             files += [
                 _write(out / "report.json", dump(_without_pictures(data))),
@@ -133,7 +142,7 @@ def _figures(
     return {name: figure for name, figure in found.items() if figure is not None}
 
 
-def _write_tables(tables: Sequence[Table | ClaimsTable], out: Path) -> list[Path]:
+def _write_tables(tables: Sequence[Table | GridTable | ClaimsTable], out: Path) -> list[Path]:
     files = []
     for table in tables:
         for ending, text in (("csv", table.csv()), ("md", table.markdown()), ("tex", table.latex())):

@@ -95,14 +95,35 @@ def variant_of(config: Config, preset_values: Mapping[str, Any], method_values: 
 
     `method_values` are those of a method from a plugin if none is given, as the run recorded them.
     """
-    own = method_values or _defaults(config.method) | _of_the_method(preset_values) | dict(METHODS[config.method].fixed)
-    usual = _shared_defaults() | dict(own)
+    usual = _usual_values(config, preset_values, method_values)
     other = [
         f"{name.rsplit('.', 1)[-1]}={value}"
         for name, value, _ in dotted(config)
         if name.startswith(_OF_THE_METHOD) and usual.get(name) != value
     ]
     return f"{config.method} [{', '.join(other)}]" if other else config.method
+
+
+def _usual_values(
+    config: Config, preset_values: Mapping[str, Any], method_values: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """What the settings that make variants are if none is chosen."""
+    own = method_values or _defaults(config.method) | _of_the_method(preset_values) | dict(METHODS[config.method].fixed)
+    return _shared_defaults() | dict(own)
+
+
+def chosen_values(written: Written) -> dict[str, tuple[Any, Any]]:
+    """Every setting that can change a result, by its dotted name: the run's value, and that of its method and preset.
+
+    Steps are those of whole rollouts.
+    """
+    config, size = written.config, written.config.rollout_size
+    usual = dict((*papers_setting().levels, *papers_setting().rest)) | {"steps": Config.steps}
+    usual |= {n: tuple(v) if isinstance(v, list) else v for n, v in written.preset_values.items()}
+    usual |= _usual_values(config, written.preset_values, written.method_values)
+    usual["steps"] = usual["steps"] // size * size if isinstance(usual["steps"], int) else None
+    found = {n: (v, usual.get(n)) for n, v, _ in dotted(config) if not n.startswith(_OF_THE_COMPUTER)}
+    return found | {"steps": (config.rollouts * size, usual["steps"])}
 
 
 @cache

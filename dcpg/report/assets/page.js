@@ -68,6 +68,8 @@
       el("tbody", {}, ...rows.map((r) => el("tr", {}, ...r.map((v, i) => cell("td", v, i)))))));
   }
 
+  const files = (name) => el("p", { class: "note" }, ...["csv", "md", "tex"].flatMap((e) => [el("a", { href: `tables/${name}.${e}` }, `${name}.${e}`), "  "]));
+
   // -- the chart library: opened while the rest of the page is already shown
   const canDraw = "DecompressionStream" in window;
   if (!canDraw) main.append(el("p", { class: "lead" }, "This browser is too old to draw the charts, which need Chrome 80, Firefox 113, Safari 16.4 or newer; everything else is here."));
@@ -432,12 +434,22 @@
     fill();
   }
 
+  // -- the values of settings
+  if (D.grid) {
+    const part = section("grid", "Grid", `Returns by the values of settings. ${D.grid.about}`);
+    const pick = select("grid", "shown", D.grid.blocks.map((b, i) => [String(i), b.title]), "0", () => fill());
+    const holder = el("div");
+    part.append(el("div", { class: "controls" }, pick.node), holder, ...D.grid.notes.map((n) => el("p", { class: "note" }, n)), files(D.grid.name));
+    const fill = () => holder.replaceChildren(table(D.grid.head, D.grid.blocks[Number(pick.value)].rows, D.grid.head.length - 2));
+    fill();
+  }
+
   // -- tables and figures
   const papers = section("tables", "Tables", "The paper's tables from these runs: mean ± standard deviation over seeds (number of seeds), the paper's figure below. Each is also a file, as CSV, Markdown and LaTeX.");
   if (!D.tables.length) papers.append(el("p", {}, D.runs.finished ? "No table of the paper compares these methods." : "No run has finished yet."));
   D.tables.forEach((t, i) => papers.append(el("details", i ? {} : { open: "" }, el("summary", {}, t.title),
     table([t.corner, ...t.columns], t.rows.map((r, k) => [r, ...t.cells[k]])), ...t.notes.map((n) => el("p", { class: "note" }, n)),
-    el("p", { class: "note" }, ...["csv", "md", "tex"].flatMap((e) => [el("a", { href: `tables/${t.name}.${e}` }, `${t.name}.${e}`), "  "])))));
+    files(t.name))));
   if (D.figures.length) {
     papers.append(el("p", { class: "note" }, "Figures of the paper, as PDF: ", ...D.figures.flatMap((f) => [el("a", { href: `figures/${f}.pdf` }, f), "  "])));
     for (const [name, other] of Object.entries(D.same)) papers.append(el("p", { class: "note" }, `${name} is left out: with these runs it is the same picture as ${other}.`));
