@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_record
 from functools import cache, cached_property
@@ -214,14 +214,17 @@ class Problem:
 Cache = dict[Path, tuple[tuple[Any, ...], tuple[Record, list[str]]]]  # run -> its files' sizes and times, what was read
 
 
-def read(directories: Iterable[Path], cache: Cache | None = None) -> tuple[list[Record], list[Problem]]:
+def read(
+    directories: Iterable[Path], cache: Cache | None = None, tell: Callable[[int, int], None] = lambda *_: None
+) -> tuple[list[Record], list[Problem]]:
     """Every run at or below the directories. Links are not followed, and no run is read twice.
 
-    With a cache, a run is read again only when its files have changed.
+    With a cache, a run is read again only when its files have changed. `tell` hears how many runs of how many are read.
     """
     records = list[Record]()
     paths, problems = run_directories(directories)
-    for path in paths:
+    for number, path in enumerate(paths):
+        tell(number, len(paths))
         try:
             record, notes = read_run(path) if cache is None else _read_cached(path, cache)
         except BadInput as error:

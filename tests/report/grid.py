@@ -187,9 +187,9 @@ def build(folder: Path) -> Built:
     plotted: dict[str, dict[str, Any]] = {}
     original = making._write_figures
 
-    def look_and_write(figures: Any, out: Path) -> list[Path]:
+    def look_and_write(figures: Any, *more: Any) -> list[Path]:
         plotted.update({name: plotted_of(figure) for name, figure in figures.items()})
-        return original(figures, out)
+        return original(figures, *more)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(making, "_write_figures", look_and_write)
