@@ -197,6 +197,7 @@ def test_headline_scores_and_their_measures(made: Made, look: Any) -> None:
     (chart,) = view.charts("overview")
     minmax = made.data["headline"]["minmax"]
     assert chart["lines"][0]["x"] == pytest.approx([minmax[m]["iqm"]["value"] for m in METHODS])
+    assert not view.page.is_visible('[data-control="headline-split"]')  # min-max scores are of unseen levels alone
 
 
 def test_the_page_says_how_the_runs_differ_from_the_papers_and_what_became_of_its_claims(made: Made, look: Any) -> None:
@@ -211,14 +212,22 @@ def test_the_page_says_how_the_runs_differ_from_the_papers_and_what_became_of_it
     assert len(view.page.query_selector_all("#claims tbody tr")) == len(claims)
     assert "DCPG has a higher PPO-normalised score than PPG on unseen levels" in view.page.inner_text("#claims")
     assert "Needs 3 seeds." in view.page.inner_text("#claims")
+    view.page.set_viewport_size({"width": 1440, "height": 900})
+    wide, room = view.page.eval_on_selector("#claims .scroll", "n => [n.scrollWidth, n.clientWidth]")
+    assert wide <= room  # the last column needs no scrolling
 
 
 def test_the_papers_figures_stand_beside_runs_of_its_setting(tmp_path: Path, look: Any) -> None:
     for game in GAMES:
         synthetic.some(tmp_path / "runs" / game, "ppo", game, 0, preset="paper")
     write_report([tmp_path / "runs"], tmp_path / "out", pictures=False)
-    view = look((tmp_path / "out" / "report.html").as_uri())
+    view = look((tmp_path / "out" / "report.html").as_uri(), PHONE)
     (chart,) = view.charts("overview")
+    below, end = view.page.eval_on_selector(
+        "#overview .chart", "n => [n.querySelector('.legend'), n].map((one) => one.getBoundingClientRect().bottom)"
+    )
+    assert below <= end  # both entries of the legend are seen on a telephone
+    assert end - view.page.eval_on_selector("#overview .chart", "n => n.getBoundingClientRect().top") < 200  # one row
     assert (chart["lines"][1]["name"], chart["lines"][1]["x"]) == ("the paper, 25M steps", [100])
     view.press("measure", "iqm")
     (chart,) = view.charts("overview")

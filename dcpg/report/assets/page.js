@@ -56,14 +56,14 @@
   const format = (x, digits = 2) => (x === null || x === undefined ? "-" : Number(x).toFixed(digits));
   const seeds = (n) => `${n} seed${String(n) === "1" ? "" : "s"}`;
   const thousands = (n) => Number(n).toLocaleString("en");
-  function table(head, rows, left = 1) {
+  function table(head, rows, left = 1, kind = "") {
     const cell = (tag, value, i) => {
       const node = el(tag, { class: i < left ? "left" : "", scope: tag === "th" ? "col" : null });
       if (value !== null && typeof value === "object") node.append(value.own, value.paper ? el("small", {}, `paper ${value.paper}`) : "");
       else node.append(String(value));
       return node;
     };
-    return el("div", { class: "scroll" }, el("table", {},
+    return el("div", { class: `scroll ${kind}` }, el("table", {},
       el("thead", {}, el("tr", {}, ...head.map((h, i) => cell("th", h, i)))),
       el("tbody", {}, ...rows.map((r) => el("tr", {}, ...r.map((v, i) => cell("td", v, i)))))));
   }
@@ -200,7 +200,7 @@
         if (known.length) {
           traces.push({ type: "scatter", mode: "markers", name: "the paper, 25M steps", x: known.map((p) => p[0]), y: known.map((p) => p[1]), marker: { symbol: "diamond-open", size: 11, color: c.ink }, hovertemplate: `paper, %{y}: %{x:.${digits}f}<extra></extra>` });
         }
-        return { traces, layout: { height: 110 + 42 * list.length, margin: { l: 10, r: 12, t: 6, b: 40 }, yaxis: { autorange: "reversed", automargin: true }, showlegend: traces.length > 1, legend: { orientation: "h", yanchor: "top", yref: "container", y: 0.08 },
+        return { traces, layout: { height: 110 + 42 * list.length, margin: { l: 10, r: 12, t: 6, b: 40 }, yaxis: { autorange: "reversed", automargin: true }, showlegend: traces.length > 1, legend: { orientation: "h", xref: "container", x: 0.02, yanchor: "bottom", yref: "container", y: 0 },
           xaxis: { title: { text: measure.value === "normalised" ? `% of PPO, ${LEVELS[split.value]}` : "min-max normalised return, unseen levels", font: { size: 11 } } } } };
       }, "fitted");
       const papers = list.some((m) => value(m).paper !== null && value(m).paper !== undefined);
@@ -429,7 +429,7 @@
     part.append(el("div", { class: "controls" }, which.node), holder);
     const fill = () => {
       const list = D.claims.filter((c) => which.value === "all" || c.verdict !== "cannot be told");
-      holder.replaceChildren(table(["claim", "where", "the paper", "these runs (95% interval)", "seeds", "verdict", "games, or what is needed"], list.map((c) => [c.says, c.where, c.paper, c.here, c.seeds || "-", c.verdict, c.note]), 7));
+      holder.replaceChildren(table(["claim", "where", "the paper", "these runs (95% interval)", "seeds", "verdict", "games, or what is needed"], list.map((c) => [c.says, c.where, c.paper, c.here, c.seeds || "-", c.verdict, c.note]), 7, "wrap"));
     };
     fill();
   }
