@@ -311,7 +311,7 @@
     const grid = el("div", { class: "charts few" });
     part.append(chips(), grid);
     live(grid, (box) => {
-      const lines = (rows) => Object.entries(rows).filter(([m]) => shown(m)).flatMap(([m, r]) => band(r.x, r.y, r.low, r.high, methods.get(m).colour, methods.get(m).title));
+      const lines = (rows) => Object.entries(rows).filter(([m]) => shown(m)).flatMap(([m, r]) => band(r.x, r.y, r.low, r.high, methods.get(m).colour, `${methods.get(m).title}, ${seeds(D.headline.minmax[m].iqm.seeds)}`));
       const lacks = (text) => box.append(el("p", {}, text));
       if (Object.keys(D.efficiency).length) chart(box, () => ({ traces: lines(D.efficiency), layout: { title: "IQM over training", hovermode: "x unified", xaxis: { title: { text: "steps", font: { size: 11 } } }, yaxis: { title: { text: "IQM", font: { size: 11 } } } } }), "tall");
       else lacks("The IQM over training needs finished runs on Procgen with two evaluations.");
