@@ -19,6 +19,7 @@ from dcpg.report.write import write_report
 from dcpg.runs import video
 from tests import synthetic
 from tests.browser import PHONE, WIDE, until
+from tests.report.grid import Built
 
 METHODS, GAMES, SEEDS = ("ppo", "ppg", "dcpg"), ("bigfish", "starpilot"), (0, 1)
 WINDOWS = [(size, scheme) for size in (WIDE, PHONE) for scheme in ("light", "dark")]
@@ -103,6 +104,19 @@ def test_it_renders_on_every_screen(made: Made, look: Any, size: tuple[int, int]
     own = address(made)
     assert [a for a in view.requests if not a.startswith(("data:", "blob:")) and a != own] == []
     assert len(page.screenshot()) > 20_000
+
+
+@pytest.mark.parametrize("size", [WIDE, PHONE])
+def test_no_chart_of_many_methods_is_cut_off(grid: Built, look: Any, size: tuple[int, int]) -> None:
+    view = look((grid.out / "report.html").as_uri(), size)
+    for section in ("overview", "gap", "statistics"):
+        assert len(view.charts(section)) == (3 if section == "statistics" else 1)
+        beyond = view.page.eval_on_selector_all(
+            f"#{section} .chart",
+            "nodes => nodes.map((n) => n.querySelector('.main-svg').getBoundingClientRect().bottom"
+            " - n.getBoundingClientRect().bottom)",
+        )
+        assert max(beyond) < 1, section
 
 
 def test_charts_in_view_draw_themselves(made: Made, look: Any) -> None:

@@ -200,7 +200,7 @@
         if (known.length) {
           traces.push({ type: "scatter", mode: "markers", name: "the paper, 25M steps", x: known.map((p) => p[0]), y: known.map((p) => p[1]), marker: { symbol: "diamond-open", size: 11, color: c.ink }, hovertemplate: `paper, %{y}: %{x:.${digits}f}<extra></extra>` });
         }
-        return { traces, layout: { height: 110 + 42 * list.length, margin: { l: 10, r: 12, t: 6, b: 40 }, yaxis: { autorange: "reversed", automargin: true }, showlegend: traces.length > 1, legend: { orientation: "h", xref: "container", x: 0.02, yanchor: "bottom", yref: "container", y: 0 },
+        return { traces, layout: { height: 110 + 42 * list.length, margin: { l: 10, r: 12, t: 6, b: 40 }, yaxis: { range: [list.length - 0.5, -0.5], automargin: true }, showlegend: traces.length > 1, legend: { orientation: "h", xref: "container", x: 0.02, yanchor: "bottom", yref: "container", y: 0 },
           xaxis: { title: { text: measure.value === "normalised" ? `% of PPO, ${LEVELS[split.value]}` : "min-max normalised return, unseen levels", font: { size: 11 } } } } };
       }, "fitted");
       const papers = list.some((m) => value(m).paper !== null && value(m).paper !== undefined);
@@ -256,7 +256,7 @@
         return { type: "bar", name: m.title, x: rows.map((r) => gameTitle.get(r.game)), y: rows.map((r) => r.gap), marker: { color: m.colour }, customdata: rows.map((r) => seeds(r.seeds)),
           error_y: { type: "data", array: rows.map((r) => r.std || null), thickness: 1.5, width: 3, color: c.ink }, hovertemplate: `${m.title}, %{x}: %{y:.2f} (%{customdata})<extra></extra>` };
       }), layout: { barmode: "group", height: D.methods.length > 6 ? 520 : 360, showlegend: true, legend: { orientation: "h", y: -0.14 }, yaxis: { title: { text: "training less unseen", font: { size: 11 } } } },
-    }), "tall"));
+    }), "fitted"));
   }
 
   // -- values
