@@ -429,6 +429,7 @@ def report(
     names: Sequence[str] = (),
     ranges: str = "rliable",
     bands: bool = False,
+    tell: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Report:
     """Write the paper's tables and figures, and a page, from runs.
 
@@ -439,13 +440,15 @@ def report(
         ranges: The lowest and highest returns of min-max normalised scores in easy mode: of "rliable" or of the
             "procgen" paper. Hard mode has its own.
         bands: Show deviations over seeds in the figures of values too.
+        tell: Called with what is being made, and how much of how much is done, such as "reading runs", 80, 2400.
 
     Returns:
         The files that were written, and what was found on the way.
     """
     from dcpg.report.write import write_report
 
-    return write_report([_directory(run) for run in directories], Path(out), names, _ranges(ranges), bands=bands)
+    tops = [_directory(run) for run in directories]
+    return write_report(tops, Path(out), names, _ranges(ranges), bands=bands, tell=tell)
 
 
 def watch_report(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -62,11 +62,27 @@ def report(
     if not directories:
         raise BadInput("Name at least one run or folder of runs, for example: dcpg report runs table1")
     if not watch:
-        print_report(api.report(*directories, out=out, names=names, ranges=ranges.value, bands=bands), out)
+        print_report(_made(directories, out=out, names=names, ranges=ranges.value, bands=bands), out)
         return
     if names:
         raise BadInput("--watch shows the whole page; leave the names out.")
     api.watch_report(*directories, out=out, ranges=ranges.value, port=port)
+
+
+def _made(directories: list[Path], **options: Any) -> Report:
+    from rich.console import Console
+
+    from dcpg import api
+    from dcpg.cli.report_display import ReportDisplay
+
+    display = ReportDisplay(Console(stderr=True))
+    display.open(f"Report on {', '.join(map(str, directories))}")
+    try:
+        made = api.report(*directories, **options, tell=display.tell)
+        display.tell("done", 1, 1)
+        return made
+    finally:
+        display.close()
 
 
 def print_report(made: Report, out: Path) -> None:

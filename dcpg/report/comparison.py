@@ -76,7 +76,7 @@ class Comparison:
     @property
     def caption(self) -> str:
         """What sets these runs apart, as a sentence; empty if nothing does, or on environments of your own alone."""
-        return _caption(self.unlike)
+        return caption_of(self.unlike)
 
     def sentence(self) -> str:
         """The size of the runs; the number of training levels is known of Procgen's alone."""
@@ -155,7 +155,8 @@ class Comparison:
         return self.once(("curve", label, game, split, quantity), compute)
 
 
-def _caption(unlike: list[Difference]) -> str:
+def caption_of(unlike: list[Difference]) -> str:
+    """What sets runs apart from the paper's, as a sentence; empty if nothing does."""
     return f"Unlike the paper's: {', '.join(map(str, unlike))}." if unlike else ""
 
 
@@ -173,32 +174,36 @@ def curve_of(points: dict[int, list[float]]) -> Curve | None:
     )
 
 
+def usual_setting(records: list[Record]) -> Setting:
+    """The setting that most runs have; of equals, the longer one."""
+    counts = Counter(record.setting for record in records if record.evaluations)
+    return max(counts, key=lambda s: (counts[s], s.steps)) if counts else records[0].setting
+
+
 def compare(
     records: list[Record],
     problems: list[Problem],
     ranges: Mapping[str, tuple[float, float]] = RANGES,
     used: Iterable[Record] = (),
+    in_grid: Iterable[Record] = (),
 ) -> Comparison:
-    """The runs of the setting that most runs have (of equals, the longer one).
+    """The runs of the setting that most runs have.
 
-    Other runs are noted as problems, except those that are used elsewhere, such as in the stiffness figures.
+    Other runs are noted as problems, except those that are used elsewhere, such as in the stiffness figures. Those
+    that the table of grids has are noted with that.
     """
-    elsewhere = {id(record) for record in used}
-    counts = Counter(record.setting for record in records if record.evaluations)
-    if not counts:
-        return Comparison([], records[0].setting, ranges)
-    setting = max(counts, key=lambda s: (counts[s], s.steps))
-    for other in counts:
-        paths = [r.path for r in records if r.setting == other and r.evaluations and id(r) not in elsewhere]
-        if other != setting and paths:
-            count = len(paths)
-            problems.append(
-                Problem(
-                    paths[0].parent if count > 1 else paths[0],
-                    f"{count} {'runs are' if count > 1 else 'run is'} not compared with the others: "
-                    f"{other.sentence()}{_difference(other, setting)}",
-                )
+    elsewhere, tabled = {id(record) for record in used}, {id(record) for record in in_grid}
+    setting = usual_setting(records)
+    for other in dict.fromkeys(record.setting for record in records if record.evaluations):
+        left = [r for r in records if r.setting == other and r.evaluations and id(r) not in elsewhere]
+        if other != setting and left:
+            count, shown = len(left), sum(id(record) in tabled for record in left)
+            which = "it" if count == 1 else "them" if shown == count else f"{shown} of them"
+            text = (
+                f"{count} {'runs are' if count > 1 else 'run is'} not compared with the others: "
+                f"{other.sentence()}{_difference(other, setting)}{f'; the table grid has {which}' if shown else ''}"
             )
+            problems.append(Problem(left[0].path.parent if count > 1 else left[0].path, text))
     for record in records:
         if not record.evaluations:
             problems.append(Problem(record.path, "no evaluation yet"))
@@ -297,7 +302,7 @@ class StiffnessRuns:
     def caption(self) -> str:
         """What sets these runs apart from the paper's, as a sentence; the number of levels is what is measured."""
         unlike = differences(self.records, PAPERS_STIFFNESS_STEPS)
-        return _caption([one for one in unlike if one.name not in ("levels.count", "levels.seeds")])
+        return caption_of([one for one in unlike if one.name not in ("levels.count", "levels.seeds")])
 
     def sentence(self) -> str:
         seeds = len({r.config.seed for r in self.records})

@@ -32,6 +32,7 @@ REGULARISED = ("ppg", "ppg+dr", "ppg+ar")
 AGGREGATED = ("ppo", "ppg", "dcpg", "ddcpg")
 TRUE, PREDICTED = "#1f78b4", "#e31a1c"  # values, as in the paper
 LEVEL_TICKS = (1, 2, 10, 50, 200)  # numbers of training levels, as in the paper's Figures 2 and 7
+PAPERS = "the paper"  # the label of its stars
 HIGHEST = 33  # of the returns in the paper's Figure 3
 VARIANTS = ("#005f73", "#9b2226", "#6a4c93", "#bb3e03", "#386641", "#7f4f24", "#3a0ca3", "#b5179e")
 COLOURS = {
@@ -73,7 +74,7 @@ def _curves(comparison: Comparison, *, title: str, games: Names, methods: Names,
             _band(axes, comparison.curve(label, game, split), colour(label), method_title(label))
             printed = paper.printed().get((split, "return", game, label))
             if printed and comparison.is_papers:
-                axes.plot([paper.STEPS], [printed.mean], "*", color=colour(label), markersize=8, label="the paper")
+                axes.plot([paper.STEPS], [printed.mean], "*", color=colour(label), markersize=8, label=PAPERS)
         axes.set_title(game_title(game))
     _legend(figure, panels)
     return figure
@@ -106,7 +107,7 @@ def _both(
         _axis(axes)
         axes.set_title(f"(a) {game_title(game)}, {name}")
     returns[0].set_ylabel("return")
-    if comparison.is_papers:
+    if comparison.is_papers and all(line.get_ydata().max() <= HIGHEST for axes in returns for line in axes.lines):
         returns[0].set_ylim(top=HIGHEST)
     _legend(parts[0], returns)
     if valued:
@@ -191,7 +192,8 @@ def _aggregates(comparison: Comparison, *, title: str, methods: Names) -> Any | 
         axes.set_yticks(range(len(found)), [method_title(label) for label in found])
     row[0].invert_yaxis()
     seeds = _finals(comparison, list(found), fair.games)
-    _headed(figure, f"{title}: min-max normalised return on unseen levels, {seeds}", comparison)
+    stars = "; stars: the paper, from the means of its games" if comparison.is_papers else ""
+    _headed(figure, f"{title}: min-max normalised return on unseen levels, {seeds}{stars}", comparison)
     return figure
 
 
@@ -333,6 +335,8 @@ def _legend(figure: Any, panels: list[Any]) -> None:
     for axes in panels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
+    if PAPERS in handles:
+        handles[PAPERS] = handles.pop(PAPERS)  # behind the methods
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=6)
 
 

@@ -13,6 +13,7 @@ from dcpg.report import paper
 from dcpg.report.claims import NOTE, Answer
 from dcpg.report.comparison import Comparison, Curve, StiffnessRuns
 from dcpg.report.figures import colour
+from dcpg.report.grids import INTERVALS, GridTable
 from dcpg.report.level_map import level_map
 from dcpg.report.likeness import PICTURES, STEPS, differences
 from dcpg.report.missing import Missing
@@ -50,6 +51,7 @@ def page_data(
     comparison: Comparison,
     measured: StiffnessRuns,
     tables: list[Table],
+    grid: GridTable | None,
     figures: list[str],
     same: dict[str, str],
     claims: list[Answer],
@@ -78,6 +80,7 @@ def page_data(
         "levels": {game: found for game in games if (found := level_map(comparison, game))},
         "yardstick": _yardstick(records),
         "tables": [_table(table) for table in tables],
+        "grid": _grid(grid) if grid else None,
         "figures": figures,
         "same": same,
         "claims_note": NOTE,
@@ -262,6 +265,11 @@ def _table(table: Table) -> dict[str, Any]:
         "name": table.name, "title": table.title, "corner": table.corner, "columns": table.columns, "rows": table.rows,
         "cells": texts, "notes": table.notes,
     }  # fmt: skip
+
+
+def _grid(table: GridTable) -> dict[str, Any]:
+    blocks = [{"title": block.title, "rows": table.rows(block)} for block in table.grid.blocks]
+    return {"name": table.name, "about": INTERVALS, "head": table.head, "blocks": blocks, "notes": table.grid.notes}
 
 
 def _videos(comparison: Comparison, problems: list[Problem]) -> list[dict[str, str]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,16 @@ from dcpg.envs.procgen import GAMES
 from dcpg.errors import BadInput, StorageFailed, unknown
 from dcpg.extras import need
 from dcpg.report.claims import ClaimsTable, answers
-from dcpg.report.comparison import Comparison, StiffnessRuns, compare, note_other_pictures, note_other_plugins
+from dcpg.report.comparison import (
+    Comparison,
+    StiffnessRuns,
+    compare,
+    note_other_pictures,
+    note_other_plugins,
+    usual_setting,
+)
 from dcpg.report.figures import FIGURES, STIFFNESS_FIGURES, VALUE_FIGURES, same_pictures, style
+from dcpg.report.grids import GRID, Grid, GridTable
 from dcpg.report.level_map import frames_missing
 from dcpg.report.missing import Missing, missing
 from dcpg.report.page import page, version_of
@@ -25,8 +34,9 @@ from dcpg.storage.files import dump, write_atomic
 from dcpg.text import counted
 
 CLAIMS = "claims"
-IN_TABLES = (*TABLES, CLAIMS)
+IN_TABLES = (*TABLES, GRID, CLAIMS)
 NAMES = (*IN_TABLES, *STIFFNESS_FIGURES, *FIGURES)
+Tell = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -51,11 +61,12 @@ def write_report(
     pictures: bool = True,
     cache: Cache | None = None,
     bands: bool = False,
+    tell: Tell = lambda *_: None,
 ) -> Report:
     """Write everything that the runs allow, or only the named tables and figures.
 
     A figure that would be the same picture as another one is drawn only if it is named. `bands` adds the deviation
-    over seeds to the figures of values.
+    over seeds to the figures of values. `tell` hears what is being made, and how much of how much is done.
     """
     for name in names:
         if name not in NAMES:
@@ -64,36 +75,40 @@ def write_report(
         need("report", "The page")
     elif any(name not in IN_TABLES for name in names):
         need("report", "A figure", "matplotlib")
-    records, problems = read(directories, cache)
+    records, problems = read(directories, cache, partial(tell, "reading runs"))
     if not records:
         raise BadInput("No run can be used: " + "; ".join(f"{p.path}: {p.text}" for p in problems[:3]))
     measured = StiffnessRuns(records, problems)
-    comparison = compare(records, problems, ranges, measured.records)
-    compared = {id(record): record for record in (*comparison.records, *measured.records)}
+    grid = Grid(records, usual_setting(records), ranges)
+    comparison = compare(records, problems, ranges, measured.records, grid.records)
+    compared = {id(record): record for record in (*comparison.records, *measured.records, *grid.records)}
     note_other_pictures(compared.values(), problems)
     note_other_plugins(compared.values(), problems)
     if not comparison.records:
         raise BadInput(f"No evaluation yet in {counted(len(records), 'run')}; come back when there is one.")
+    tell("tables", 0, 1)
     tables = [t for name, make in TABLES.items() if not names or name in names if (t := make(comparison))]
     same = {} if names else same_pictures(comparison)
-    figures = _figures(comparison, measured, names, same, bands) if pictures else {}
+    figures = _figures(comparison, measured, names, same, bands, partial(tell, "drawing figures")) if pictures else {}
+    tell("claims", 0, 1)
     claims = ClaimsTable(answers(comparison, measured), comparison.caption) if not names or CLAIMS in names else None
-    written: list[Table | ClaimsTable] = [*tables, *([claims] if claims else [])]
+    grid_table = GridTable(grid) if grid.rows and (not names or GRID in names) else None
+    written: list[Table | GridTable | ClaimsTable] = [*tables, *(t for t in (grid_table, claims) if t)]
     _check_all_made(names, {t.name for t in written}, figures)
     absent = [] if names else missing(comparison, measured)
     version = ""
     try:
         files = _write_tables(written, out)
-        files += _write_figures(figures, out)
+        files += _write_figures(figures, out, partial(tell, "writing figures"))
         if not names:
+            tell("the page", 0, 1)
             _remove_stale(out, files, pictures)
             no_frames = frames_missing() if any(game in GAMES for game in comparison.games) else None
             if no_frames is not None:
                 problems.append(Problem(out, f"the page shows no first frames of levels: {no_frames}"))
             drawn = [name for name in NAMES if (out / "figures" / f"{name}.pdf").is_file()]
-            data = page_data(
-                records, comparison, measured, tables, drawn, same, claims.answers if claims else [], absent, problems
-            )
+            told = claims.answers if claims else []
+            data = page_data(records, comparison, measured, tables, grid_table, drawn, same, told, absent, problems)
             version = version_of(data)
             files += [
                 _write(out / "report.json", dump(_without_pictures(data))),
@@ -118,22 +133,31 @@ def _check_all_made(names: Sequence[str], tables: set[str], figures: Mapping[str
 
 
 def _figures(
-    comparison: Comparison, measured: StiffnessRuns, names: Sequence[str], same: Mapping[str, str], bands: bool
+    comparison: Comparison,
+    measured: StiffnessRuns,
+    names: Sequence[str],
+    same: Mapping[str, str],
+    bands: bool,
+    tell: Callable[[int, int], None],
 ) -> dict[str, Any]:
     if names and all(name in IN_TABLES for name in names):
         return {}
     import matplotlib
 
     matplotlib.use("Agg")
+    chosen = [n for n in (*STIFFNESS_FIGURES, *FIGURES) if n in names or (not names and n not in same)]
+    found: dict[str, Any] = {}
     with style():
-        found = {name: draw(measured) for name, draw in STIFFNESS_FIGURES.items() if not names or name in names}
-        for name, draw in FIGURES.items():
-            if name in names or (not names and name not in same):
-                found[name] = draw(comparison, **({"bands": bands} if name in VALUE_FIGURES else {}))
+        for number, name in enumerate(chosen):
+            tell(number, len(chosen))
+            if name in STIFFNESS_FIGURES:
+                found[name] = STIFFNESS_FIGURES[name](measured)
+            else:
+                found[name] = FIGURES[name](comparison, **({"bands": bands} if name in VALUE_FIGURES else {}))
     return {name: figure for name, figure in found.items() if figure is not None}
 
 
-def _write_tables(tables: Sequence[Table | ClaimsTable], out: Path) -> list[Path]:
+def _write_tables(tables: Sequence[Table | GridTable | ClaimsTable], out: Path) -> list[Path]:
     files = []
     for table in tables:
         for ending, text in (("csv", table.csv()), ("md", table.markdown()), ("tex", table.latex())):
@@ -141,13 +165,14 @@ def _write_tables(tables: Sequence[Table | ClaimsTable], out: Path) -> list[Path
     return files
 
 
-def _write_figures(figures: Mapping[str, Any], out: Path) -> list[Path]:
+def _write_figures(figures: Mapping[str, Any], out: Path, tell: Callable[[int, int], None]) -> list[Path]:
     if not figures:
         return []
     import matplotlib.pyplot as plt
 
     files = []
-    for name, figure in figures.items():
+    for number, (name, figure) in enumerate(figures.items()):
+        tell(number, len(figures))
         figure.get_layout_engine().execute(figure)  # once for both files
         figure.set_layout_engine(None)
         for ending in ("png", "pdf"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_record
 from functools import cache, cached_property
@@ -96,14 +96,35 @@ def variant_of(config: Config, preset_values: Mapping[str, Any], method_values: 
 
     `method_values` are those of a method from a plugin if none is given, as the run recorded them.
     """
-    own = method_values or _defaults(config.method) | _of_the_method(preset_values) | dict(METHODS[config.method].fixed)
-    usual = _shared_defaults() | dict(own)
+    usual = _usual_values(config, preset_values, method_values)
     other = [
         f"{name.rsplit('.', 1)[-1]}={value}"
         for name, value, _ in dotted(config)
         if name.startswith(_OF_THE_METHOD) and usual.get(name) != value
     ]
     return f"{config.method} [{', '.join(other)}]" if other else config.method
+
+
+def _usual_values(
+    config: Config, preset_values: Mapping[str, Any], method_values: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """What the settings that make variants are if none is chosen."""
+    own = method_values or _defaults(config.method) | _of_the_method(preset_values) | dict(METHODS[config.method].fixed)
+    return _shared_defaults() | dict(own)
+
+
+def chosen_values(written: Written) -> dict[str, tuple[Any, Any]]:
+    """Every setting that can change a result, by its dotted name: the run's value, and that of its method and preset.
+
+    Steps are those of whole rollouts.
+    """
+    config, size = written.config, written.config.rollout_size
+    usual = dict((*papers_setting().levels, *papers_setting().rest)) | {"steps": Config.steps}
+    usual |= {n: tuple(v) if isinstance(v, list) else v for n, v in written.preset_values.items()}
+    usual |= _usual_values(config, written.preset_values, written.method_values)
+    usual["steps"] = usual["steps"] // size * size if isinstance(usual["steps"], int) else None
+    found = {n: (v, usual.get(n)) for n, v, _ in dotted(config) if not n.startswith(_OF_THE_COMPUTER)}
+    return found | {"steps": (config.rollouts * size, usual["steps"])}
 
 
 @cache
@@ -194,14 +215,17 @@ class Problem:
 Cache = dict[Path, tuple[tuple[Any, ...], tuple[Record, list[str]]]]  # run -> its files' sizes and times, what was read
 
 
-def read(directories: Iterable[Path], cache: Cache | None = None) -> tuple[list[Record], list[Problem]]:
+def read(
+    directories: Iterable[Path], cache: Cache | None = None, tell: Callable[[int, int], None] = lambda *_: None
+) -> tuple[list[Record], list[Problem]]:
     """Every run at or below the directories. Links are not followed, and no run is read twice.
 
-    With a cache, a run is read again only when its files have changed.
+    With a cache, a run is read again only when its files have changed. `tell` hears how many runs of how many are read.
     """
     records = list[Record]()
     paths, problems = run_directories(directories)
-    for path in paths:
+    for number, path in enumerate(paths):
+        tell(number, len(paths))
         try:
             record, notes = read_run(path) if cache is None else _read_cached(path, cache)
         except BadInput as error:

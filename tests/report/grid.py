@@ -58,7 +58,7 @@ SCORE_TABLES = {
 }
 BELIEVERS = ["dcpg+f", "dcpg+fi", "ddcpg"]
 TABLES = ["table1", "table2", "table3", "table6", "table7", "table8", "table9", "table10", "table11"]
-ALL_TABLES = [*TABLES, "claims"]
+ALL_TABLES = [*TABLES, "grid", "claims"]  # the grid is that of the stiffness runs: steps and levels
 FIGURES = [*(f"figure{n}" for n in range(2, 17)), "profiles", "sample-efficiency"]
 
 
@@ -187,9 +187,9 @@ def build(folder: Path) -> Built:
     plotted: dict[str, dict[str, Any]] = {}
     original = making._write_figures
 
-    def look_and_write(figures: Any, out: Path) -> list[Path]:
+    def look_and_write(figures: Any, *more: Any) -> list[Path]:
         plotted.update({name: plotted_of(figure) for name, figure in figures.items()})
-        return original(figures, out)
+        return original(figures, *more)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(making, "_write_figures", look_and_write)

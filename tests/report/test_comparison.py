@@ -59,11 +59,12 @@ def test_other_steps_and_other_levels_are_not_mixed_in(tmp_path: Path, command: 
     assert report is not None
     told = {p.path.name: p.text for p in report.problems}
     sizes = "preset tiny, 200 training levels"
+    left, also = "not compared with the others:", "; the table grid has"
     assert told == {
-        "longer": f"2 runs are not compared with the others: 4,096 steps, {sizes}",
-        "levels": f"1 run is not compared with the others: 2,048 steps, {sizes} (levels.start=500)",
-        "listed": "1 run is not compared with the others: 2,048 steps, preset tiny, 3 training levels",
-        "hard": f"1 run is not compared with the others: 2,048 steps, {sizes} (env.mode=hard)",
+        "longer": f"2 runs are {left} 4,096 steps, {sizes}{also} them",
+        "levels": f"1 run is {left} 2,048 steps, {sizes} (levels.start=500){also} it",
+        "listed": f"1 run is {left} 2,048 steps, preset tiny, 3 training levels{also} it",
+        "hard": f"1 run is {left} 2,048 steps, {sizes} (env.mode=hard){also} it",
     }
     assert all(f"note: {p.path}: {p.text}" in out for p in report.problems)
     cell = read_csv(tmp_path / "out" / "tables" / "table1.csv")["BigFish", "DCPG"]

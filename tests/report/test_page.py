@@ -19,6 +19,7 @@ from dcpg.report.write import write_report
 from dcpg.runs import video
 from tests import synthetic
 from tests.browser import PHONE, WIDE, until
+from tests.report.grid import Built
 
 METHODS, GAMES, SEEDS = ("ppo", "ppg", "dcpg"), ("bigfish", "starpilot"), (0, 1)
 WINDOWS = [(size, scheme) for size in (WIDE, PHONE) for scheme in ("light", "dark")]
@@ -105,6 +106,19 @@ def test_it_renders_on_every_screen(made: Made, look: Any, size: tuple[int, int]
     assert len(page.screenshot()) > 20_000
 
 
+@pytest.mark.parametrize("size", [WIDE, PHONE])
+def test_no_chart_of_many_methods_is_cut_off(grid: Built, look: Any, size: tuple[int, int]) -> None:
+    view = look((grid.out / "report.html").as_uri(), size)
+    for section in ("overview", "gap", "statistics"):
+        assert len(view.charts(section)) == (3 if section == "statistics" else 1)
+        beyond = view.page.eval_on_selector_all(
+            f"#{section} .chart",
+            "nodes => nodes.map((n) => n.querySelector('.main-svg').getBoundingClientRect().bottom"
+            " - n.getBoundingClientRect().bottom)",
+        )
+        assert max(beyond) < 1, section
+
+
 def test_charts_in_view_draw_themselves(made: Made, look: Any) -> None:
     view = look(address(made))
     until(view.page, "document.querySelector('#overview .chart .point') !== null")
@@ -170,12 +184,13 @@ def test_a_method_is_hidden_everywhere_at_once_and_stays_so(made: Made, look: An
     view.page.click('#curves [data-method="ppg"]')
     for section in ("curves", "gap", "statistics"):
         for chart in view.charts(section):
-            assert "PPG" not in [line["name"] for line in chart["lines"]], section
+            assert not [line for line in chart["lines"] if str(line["name"]).startswith("PPG")], section
     assert view.page.get_attribute('#statistics [data-method="ppg"]', "aria-pressed") == "false"
     view.page.reload()
     assert view.page.get_attribute('#curves [data-method="ppg"]', "aria-pressed") == "false"
     view.page.click('#statistics [data-method="ppg"]')
     assert all("PPG" in [line["name"] for line in chart["lines"]] for chart in view.charts("curves"))
+    assert "PPG, 2 seeds" in [line["name"] for line in view.charts("statistics")[0]["lines"]]
     assert view.errors == []
 
 
@@ -197,6 +212,7 @@ def test_headline_scores_and_their_measures(made: Made, look: Any) -> None:
     (chart,) = view.charts("overview")
     minmax = made.data["headline"]["minmax"]
     assert chart["lines"][0]["x"] == pytest.approx([minmax[m]["iqm"]["value"] for m in METHODS])
+    assert not view.page.is_visible('[data-control="headline-split"]')  # min-max scores are of unseen levels alone
 
 
 def test_the_page_says_how_the_runs_differ_from_the_papers_and_what_became_of_its_claims(made: Made, look: Any) -> None:
@@ -211,14 +227,22 @@ def test_the_page_says_how_the_runs_differ_from_the_papers_and_what_became_of_it
     assert len(view.page.query_selector_all("#claims tbody tr")) == len(claims)
     assert "DCPG has a higher PPO-normalised score than PPG on unseen levels" in view.page.inner_text("#claims")
     assert "Needs 3 seeds." in view.page.inner_text("#claims")
+    view.page.set_viewport_size({"width": 1440, "height": 900})
+    wide, room = view.page.eval_on_selector("#claims .scroll", "n => [n.scrollWidth, n.clientWidth]")
+    assert wide <= room  # the last column needs no scrolling
 
 
 def test_the_papers_figures_stand_beside_runs_of_its_setting(tmp_path: Path, look: Any) -> None:
     for game in GAMES:
         synthetic.some(tmp_path / "runs" / game, "ppo", game, 0, preset="paper")
     write_report([tmp_path / "runs"], tmp_path / "out", pictures=False)
-    view = look((tmp_path / "out" / "report.html").as_uri())
+    view = look((tmp_path / "out" / "report.html").as_uri(), PHONE)
     (chart,) = view.charts("overview")
+    below, end = view.page.eval_on_selector(
+        "#overview .chart", "n => [n.querySelector('.legend'), n].map((one) => one.getBoundingClientRect().bottom)"
+    )
+    assert below <= end  # both entries of the legend are seen on a telephone
+    assert end - view.page.eval_on_selector("#overview .chart", "n => n.getBoundingClientRect().top") < 200  # one row
     assert (chart["lines"][1]["name"], chart["lines"][1]["x"]) == ("the paper, 25M steps", [100])
     view.press("measure", "iqm")
     (chart,) = view.charts("overview")

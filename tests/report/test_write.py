@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from dcpg.cli.report_display import ReportDisplay
 from dcpg.report.write import write_report
 from tests.report.grid import ALL_TABLES, FIGURES, Command
 from tests.synthetic import few, some
@@ -68,6 +71,38 @@ def test_folders_without_runs(tmp_path: Path, command: Command) -> None:
     assert code == 2
     assert err.startswith("dcpg: No run can be used: ")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_report_tells_what_it_is_making(tmp_path: Path) -> None:
+    few(tmp_path / "runs", ("ppo",), (0, 1))
+    told = list[tuple[str, int, int]]()
+    made = write_report([tmp_path / "runs"], tmp_path / "out", tell=lambda *now: told.append(now))
+    assert told[:5] == [("reading runs", done, 4) for done in range(4)] + [("tables", 0, 1)]
+    assert [now for now in told if now[0] == "writing figures"] == [
+        ("writing figures", done, len(made.figures)) for done in range(len(made.figures))
+    ]
+    drawn = [now[1:] for now in told if now[0] == "drawing figures"]
+    assert drawn == [(done, len(FIGURES) - len(made.same)) for done in range(len(drawn))]
+    assert told[-1] == ("the page", 0, 1)
+
+
+def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dcpg.training.display.LINE_SECONDS", -1.0)  # every line is shown
+    monkeypatch.setattr("dcpg.training.display.REDRAW_SECONDS", -1.0)
+    for terminal in (True, False):
+        console = Console(file=io.StringIO(), force_terminal=terminal, width=80)
+        display = ReportDisplay(console)
+        display.open("Report on runs")
+        display.tell("reading runs", 800, 2400)
+        display.tell("drawing figures", 3, 15)
+        display.close()
+        text = console.file.getvalue()  # type: ignore[attr-defined]
+        assert ("\x1b[" in text, "━" in text) == (terminal, terminal)
+        if terminal:
+            assert "800 of 2,400" in text
+            assert "drawing figures" in text
+        else:
+            assert text == "reading runs, 800 of 2,400 done\ndrawing figures, 3 of 15 done\n"
 
 
 def test_what_is_no_longer_possible_is_removed_and_nothing_else(tmp_path: Path) -> None:

@@ -56,17 +56,19 @@
   const format = (x, digits = 2) => (x === null || x === undefined ? "-" : Number(x).toFixed(digits));
   const seeds = (n) => `${n} seed${String(n) === "1" ? "" : "s"}`;
   const thousands = (n) => Number(n).toLocaleString("en");
-  function table(head, rows, left = 1) {
+  function table(head, rows, left = 1, kind = "") {
     const cell = (tag, value, i) => {
       const node = el(tag, { class: i < left ? "left" : "", scope: tag === "th" ? "col" : null });
       if (value !== null && typeof value === "object") node.append(value.own, value.paper ? el("small", {}, `paper ${value.paper}`) : "");
       else node.append(String(value));
       return node;
     };
-    return el("div", { class: "scroll" }, el("table", {},
+    return el("div", { class: `scroll ${kind}` }, el("table", {},
       el("thead", {}, el("tr", {}, ...head.map((h, i) => cell("th", h, i)))),
       el("tbody", {}, ...rows.map((r) => el("tr", {}, ...r.map((v, i) => cell("td", v, i)))))));
   }
+
+  const files = (name) => el("p", { class: "note" }, ...["csv", "md", "tex"].flatMap((e) => [el("a", { href: `tables/${name}.${e}` }, `${name}.${e}`), "  "]));
 
   // -- the chart library: opened while the rest of the page is already shown
   const canDraw = "DecompressionStream" in window;
@@ -198,7 +200,7 @@
         if (known.length) {
           traces.push({ type: "scatter", mode: "markers", name: "the paper, 25M steps", x: known.map((p) => p[0]), y: known.map((p) => p[1]), marker: { symbol: "diamond-open", size: 11, color: c.ink }, hovertemplate: `paper, %{y}: %{x:.${digits}f}<extra></extra>` });
         }
-        return { traces, layout: { height: 110 + 42 * list.length, margin: { l: 10, r: 12, t: 6, b: 40 }, yaxis: { autorange: "reversed", automargin: true }, showlegend: traces.length > 1, legend: { orientation: "h", yanchor: "top", yref: "container", y: 0.08 },
+        return { traces, layout: { height: 110 + 42 * list.length, margin: { l: 10, r: 12, t: 6, b: 40 }, yaxis: { range: [list.length - 0.5, -0.5], automargin: true }, showlegend: traces.length > 1, legend: { orientation: "h", xref: "container", x: 0.02, yanchor: "bottom", yref: "container", y: 0 },
           xaxis: { title: { text: measure.value === "normalised" ? `% of PPO, ${LEVELS[split.value]}` : "min-max normalised return, unseen levels", font: { size: 11 } } } } };
       }, "fitted");
       const papers = list.some((m) => value(m).paper !== null && value(m).paper !== undefined);
@@ -254,7 +256,7 @@
         return { type: "bar", name: m.title, x: rows.map((r) => gameTitle.get(r.game)), y: rows.map((r) => r.gap), marker: { color: m.colour }, customdata: rows.map((r) => seeds(r.seeds)),
           error_y: { type: "data", array: rows.map((r) => r.std || null), thickness: 1.5, width: 3, color: c.ink }, hovertemplate: `${m.title}, %{x}: %{y:.2f} (%{customdata})<extra></extra>` };
       }), layout: { barmode: "group", height: D.methods.length > 6 ? 520 : 360, showlegend: true, legend: { orientation: "h", y: -0.14 }, yaxis: { title: { text: "training less unseen", font: { size: 11 } } } },
-    }), "tall"));
+    }), "fitted"));
   }
 
   // -- values
@@ -309,7 +311,7 @@
     const grid = el("div", { class: "charts few" });
     part.append(chips(), grid);
     live(grid, (box) => {
-      const lines = (rows) => Object.entries(rows).filter(([m]) => shown(m)).flatMap(([m, r]) => band(r.x, r.y, r.low, r.high, methods.get(m).colour, methods.get(m).title));
+      const lines = (rows) => Object.entries(rows).filter(([m]) => shown(m)).flatMap(([m, r]) => band(r.x, r.y, r.low, r.high, methods.get(m).colour, `${methods.get(m).title}, ${seeds(D.headline.minmax[m].iqm.seeds)}`));
       const lacks = (text) => box.append(el("p", {}, text));
       if (Object.keys(D.efficiency).length) chart(box, () => ({ traces: lines(D.efficiency), layout: { title: "IQM over training", hovermode: "x unified", xaxis: { title: { text: "steps", font: { size: 11 } } }, yaxis: { title: { text: "IQM", font: { size: 11 } } } } }), "tall");
       else lacks("The IQM over training needs finished runs on Procgen with two evaluations.");
@@ -427,8 +429,18 @@
     part.append(el("div", { class: "controls" }, which.node), holder);
     const fill = () => {
       const list = D.claims.filter((c) => which.value === "all" || c.verdict !== "cannot be told");
-      holder.replaceChildren(table(["claim", "where", "the paper", "these runs (95% interval)", "seeds", "verdict", "games, or what is needed"], list.map((c) => [c.says, c.where, c.paper, c.here, c.seeds || "-", c.verdict, c.note]), 7));
+      holder.replaceChildren(table(["claim", "where", "the paper", "these runs (95% interval)", "seeds", "verdict", "games, or what is needed"], list.map((c) => [c.says, c.where, c.paper, c.here, c.seeds || "-", c.verdict, c.note]), 7, "wrap"));
     };
+    fill();
+  }
+
+  // -- the values of settings
+  if (D.grid) {
+    const part = section("grid", "Grid", `Returns by the values of settings. ${D.grid.about}`);
+    const pick = select("grid", "shown", D.grid.blocks.map((b, i) => [String(i), b.title]), "0", () => fill());
+    const holder = el("div");
+    part.append(el("div", { class: "controls" }, pick.node), holder, ...D.grid.notes.map((n) => el("p", { class: "note" }, n)), files(D.grid.name));
+    const fill = () => holder.replaceChildren(table(D.grid.head, D.grid.blocks[Number(pick.value)].rows, D.grid.head.length - 2));
     fill();
   }
 
@@ -437,7 +449,7 @@
   if (!D.tables.length) papers.append(el("p", {}, D.runs.finished ? "No table of the paper compares these methods." : "No run has finished yet."));
   D.tables.forEach((t, i) => papers.append(el("details", i ? {} : { open: "" }, el("summary", {}, t.title),
     table([t.corner, ...t.columns], t.rows.map((r, k) => [r, ...t.cells[k]])), ...t.notes.map((n) => el("p", { class: "note" }, n)),
-    el("p", { class: "note" }, ...["csv", "md", "tex"].flatMap((e) => [el("a", { href: `tables/${t.name}.${e}` }, `${t.name}.${e}`), "  "])))));
+    files(t.name))));
   if (D.figures.length) {
     papers.append(el("p", { class: "note" }, "Figures of the paper, as PDF: ", ...D.figures.flatMap((f) => [el("a", { href: `figures/${f}.pdf` }, f), "  "])));
     for (const [name, other] of Object.entries(D.same)) papers.append(el("p", { class: "note" }, `${name} is left out: with these runs it is the same picture as ${other}.`));
