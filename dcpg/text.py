@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from typing import TextIO
+
+LONGEST = 300  # characters of a name or a value from a file in a sentence
+
 _typed_a_command = False
 
 
@@ -54,10 +59,25 @@ def gigabytes(size: float) -> str:
     return f"{size / 1e9:.2f} GB" if size < 1e9 else f"{size / 1e9:.1f} GB"
 
 
+def one_line(text: object) -> str:
+    """Text that may hold anybody's words, without what steers a terminal or forges a line.
+
+    Control characters, line ends, characters that turn text around or have no width, and halves of characters become
+    question marks.
+    """
+    found = str(text)
+    return found if found.isprintable() else "".join(c if c.isprintable() else "?" for c in found)
+
+
 def printable(text: object) -> str:
-    """Text from a file that may be anybody's, on one line and without control characters."""
-    found = "".join(c if c.isprintable() else "?" for c in str(text))
-    return found if len(found) <= 300 else f"{found[:297]}..."
+    """A name or a value from a file that may be anybody's, for a sentence: on one line, and cut if it is long."""
+    found = one_line(text)
+    return found if len(found) <= LONGEST else f"{found[: LONGEST - 3]}..."
+
+
+def say(*lines: object, to: TextIO | None = None, flush: bool = False) -> None:
+    """Print lines for people, to standard output if no other is given. All that commands print goes through here."""
+    print("\n".join(map(one_line, lines)), file=to or sys.stdout, flush=flush)
 
 
 _TEX = str.maketrans(

@@ -12,6 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 from dcpg import __version__
 from dcpg.errors import BadInput
 from dcpg.settings import whole_number
+from dcpg.text import say
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,7 +52,7 @@ app = _App(
 
 def _print_version(asked: bool) -> None:
     if asked:
-        print(f"dcpg {__version__}")
+        say(f"dcpg {__version__}")
         raise typer.Exit
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 
 from dcpg.errors import DcpgError, OutOfMemory
+from dcpg.text import say
 from dcpg.torchrun import is_first
 
 
@@ -18,7 +19,7 @@ def guarded(work: Callable[[], object]) -> None:
     except DcpgError as error:
         if is_first() or isinstance(error, OutOfMemory):  # several processes report the same error: print it once
             with contextlib.suppress(OSError):  # the terminal may be closed
-                print(f"dcpg: {error}", file=sys.stderr)
+                say(f"dcpg: {error}", to=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(0)
@@ -27,9 +28,7 @@ def guarded(work: Callable[[], object]) -> None:
 
         if not memory_was_refused(error):
             raise
-        print(
-            "dcpg: There was no memory left. What was saved is kept; free some memory and try again.", file=sys.stderr
-        )
+        say("dcpg: There was no memory left. What was saved is kept; free some memory and try again.", to=sys.stderr)
         sys.exit(OutOfMemory.exit_code)
     finally:
         _leave_closed_outputs()

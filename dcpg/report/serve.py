@@ -14,6 +14,7 @@ from typing import Any
 
 from dcpg.errors import BadInput, DcpgError
 from dcpg.report.write import Report
+from dcpg.text import say
 
 LOOPBACK = "127.0.0.1"
 DRAW_EVERY = 300.0  # seconds between two drawings of the figures, which take longer than the page
@@ -93,7 +94,7 @@ def serve_report(
     write: Callable[[bool], Report],  # the argument: whether to draw the figures
     *,
     every: float = 3.0,  # seconds between two looks at the runs
-    show: Callable[[str], None] = print,
+    show: Callable[[str], None] = say,
     stop: threading.Event | None = None,
 ) -> None:
     """Serve until `stop` is set or Ctrl-C is pressed; if a report cannot be written, the last one stays."""
