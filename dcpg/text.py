@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TextIO
 
@@ -87,5 +88,32 @@ _TEX = str.maketrans(
 
 
 def tex(text: str) -> str:
-    """Text with LaTeX's special characters escaped."""
-    return text.translate(_TEX)
+    """One line of text with LaTeX's special characters escaped."""
+    return one_line(text).translate(_TEX)
+
+
+def drawn(text: object) -> str:
+    """One line of text for a figure: matplotlib takes what is between two $ for mathematics."""
+    return one_line(text).replace("$", "\\$")
+
+
+# with numbers where a backslash does not do: tags would still look like tags, and addresses still become links
+_MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\`*_[]|~#$"} | {c: f"&#{ord(c)};" for c in "<>&@"})
+
+
+def markdown(text: object) -> str:
+    """One line of text that Markdown shows as it is, within a line or in the cell of a table."""
+    return one_line(text).translate(_MARKDOWN).replace("://", "&#58;//").replace("www.", "www&#46;")
+
+
+def markdown_code(text: object) -> str:
+    """One line as code in Markdown; as mere text if it holds what ends code, a cell or a tag."""
+    found = one_line(text)
+    return markdown(found) if not found.strip() or set(found) & set("`<>&|") else f"`{found}`"
+
+
+def markdown_block(language: str, text: str) -> str:
+    """Lines of code in Markdown. The fence is longer than any within the text, so that nothing in it ends the block."""
+    lines = [one_line(line) for line in text.split("\n")]
+    fence = "`" * max(3, 1 + max(len(run) for run in re.findall("`*", text)))
+    return "\n".join([f"{fence}{language}", *lines, fence])

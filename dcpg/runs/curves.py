@@ -13,6 +13,7 @@ from dcpg.extras import need
 from dcpg.runs.evaluate import half_width
 from dcpg.storage.rows import SPLITS, Evaluation, Metrics, read
 from dcpg.storage.rundir import RunDirectory
+from dcpg.text import drawn
 
 COLOURS = {"train": "tab:blue", "test": "tab:orange"}
 
@@ -41,7 +42,8 @@ def curves(run: RunDirectory) -> Path:
     right.legend(frameon=False)
     for axes in (left, right):
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    figure.suptitle(f"{config.method} on {config.game.removeprefix(OWN)}, seed {config.seed}, preset {config.preset}")
+    name = f"{config.method} on {config.game.removeprefix(OWN)}, seed {config.seed}, preset {config.preset}"
+    figure.suptitle(drawn(name))
     out = run.path / "curves.png"
     figure.savefig(out, dpi=120)
     plt.close(figure)
