@@ -11,6 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from dcpg import __version__
 from dcpg.errors import BadInput
+from dcpg.machine.memory import check_limit
 from dcpg.settings import whole_number
 from dcpg.text import say
 
@@ -63,6 +64,7 @@ def program(
     ] = False,
 ) -> None:
     """Options that are given before a command."""
+    check_limit()
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Callable
 
 from dcpg.errors import DcpgError, OutOfMemory
-from dcpg.text import say
+from dcpg.machine.memory import address_limit, memory_was_refused
+from dcpg.text import gigabytes, say
 from dcpg.torchrun import is_first
 
 
@@ -23,12 +24,15 @@ def guarded(work: Callable[[], object]) -> None:
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(0)
-    except (MemoryError, RuntimeError) as error:
-        from dcpg.machine.memory import memory_was_refused
-
+    except Exception as error:
         if not memory_was_refused(error):
             raise
-        say("dcpg: There was no memory left. What was saved is kept; free some memory and try again.", to=sys.stderr)
+        limit = address_limit()
+        limited = f" This process may have at most {gigabytes(limit)} (ulimit -v)." if limit < float("inf") else ""
+        say(
+            f"dcpg: There was no memory left.{limited} What was saved is kept; free some memory and try again.",
+            to=sys.stderr,
+        )
         sys.exit(OutOfMemory.exit_code)
     finally:
         _leave_closed_outputs()
