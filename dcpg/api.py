@@ -18,7 +18,7 @@ from dcpg.extras import need
 from dcpg.runs.agent import Agent, load_agent
 from dcpg.runs.run import RunFiles
 from dcpg.storage.rundir import RunDirectory
-from dcpg.text import for_audience
+from dcpg.text import for_audience, say
 from dcpg.torchrun import is_first
 from dcpg.training import start as starting
 from dcpg.training.observer import Observer, RunObserver, SilentObserver, Together
@@ -410,7 +410,7 @@ def analyse_all(
 
     paths, problems = run_directories([_directory(run) for run in directories])
     for problem in problems:
-        print(f"warning: {problem.path}: {problem.text}", file=sys.stderr)
+        say(f"warning: {problem.path}: {problem.text}", to=sys.stderr)
     given = {"states": states, "burn_in": burn_in, "levels": levels, "episodes": episodes}
     found: list[Analysed] = []
 

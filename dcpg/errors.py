@@ -5,11 +5,19 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from dcpg.text import one_line
+
 
 class DcpgError(Exception):
-    """A failure that is explained in one sentence and ends the command with `exit_code`."""
+    """A failure that is explained in one sentence and ends the command with `exit_code`.
+
+    The sentence may quote files that are anybody's; whoever prints it, Python itself too, prints one line of text.
+    """
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
 
 
 class SweepIncomplete(DcpgError):

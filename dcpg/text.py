@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from typing import TextIO
+
+LONGEST = 300  # characters of a name or a value from a file in a sentence
+
 _typed_a_command = False
 
 
@@ -54,10 +60,25 @@ def gigabytes(size: float) -> str:
     return f"{size / 1e9:.2f} GB" if size < 1e9 else f"{size / 1e9:.1f} GB"
 
 
+def one_line(text: object) -> str:
+    """Text that may hold anybody's words, without what steers a terminal or forges a line.
+
+    Control characters, line ends, characters that turn text around or have no width, and halves of characters become
+    question marks.
+    """
+    found = str(text)
+    return found if found.isprintable() else "".join(c if c.isprintable() else "?" for c in found)
+
+
 def printable(text: object) -> str:
-    """Text from a file that may be anybody's, on one line and without control characters."""
-    found = "".join(c if c.isprintable() else "?" for c in str(text))
-    return found if len(found) <= 300 else f"{found[:297]}..."
+    """A name or a value from a file that may be anybody's, for a sentence: on one line, and cut if it is long."""
+    found = one_line(text)
+    return found if len(found) <= LONGEST else f"{found[: LONGEST - 3]}..."
+
+
+def say(*lines: object, to: TextIO | None = None, flush: bool = False) -> None:
+    """Print lines for people, to standard output if no other is given. All that commands print goes through here."""
+    print("\n".join(map(one_line, lines)), file=to or sys.stdout, flush=flush)
 
 
 _TEX = str.maketrans(
@@ -67,5 +88,32 @@ _TEX = str.maketrans(
 
 
 def tex(text: str) -> str:
-    """Text with LaTeX's special characters escaped."""
-    return text.translate(_TEX)
+    """One line of text with LaTeX's special characters escaped."""
+    return one_line(text).translate(_TEX)
+
+
+def drawn(text: object) -> str:
+    """One line of text for a figure: matplotlib takes what is between two $ for mathematics."""
+    return one_line(text).replace("$", "\\$")
+
+
+# with numbers where a backslash does not do: tags would still look like tags, and addresses still become links
+_MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\`*_[]|~#$"} | {c: f"&#{ord(c)};" for c in "<>&@"})
+
+
+def markdown(text: object) -> str:
+    """One line of text that Markdown shows as it is, within a line or in the cell of a table."""
+    return one_line(text).translate(_MARKDOWN).replace("://", "&#58;//").replace("www.", "www&#46;")
+
+
+def markdown_code(text: object) -> str:
+    """One line as code in Markdown; as mere text if it holds what ends code, a cell or a tag."""
+    found = one_line(text)
+    return markdown(found) if not found.strip() or set(found) & set("`<>&|") else f"`{found}`"
+
+
+def markdown_block(language: str, text: str) -> str:
+    """Lines of code in Markdown. The fence is longer than any within the text, so that nothing in it ends the block."""
+    lines = [one_line(line) for line in text.split("\n")]
+    fence = "`" * max(3, 1 + max(len(run) for run in re.findall("`*", text)))
+    return "\n".join([f"{fence}{language}", *lines, fence])

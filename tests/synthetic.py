@@ -185,3 +185,24 @@ def of_schema_5(path: Path, **more: Any) -> Path:
     assert plain.pop("preset_values")
     (path / "config.json").write_text(json.dumps(plain | {"schema": 5}))
     return path
+
+
+def of_a_stranger(path: Path, words: str, seed: int = 0, *, plugin: bool = True) -> Path:
+    """A finished run whose environment and versions are named with these words, and a plugin, method and variant too.
+
+    Without `plugin`, the method is DCPG.
+    """
+    some(path, "dcpg", seed=seed)
+    spaces = {"shape": [4], "dtype": "float32", "actions": 2, "frame": [4], "first_action": 0, "stack": 1}
+    source = {"kind": "method", "name": f"m{words}", "plugin": words, "sha256": words}
+
+    def rename(plain: Row) -> None:
+        own = {"name": words, "id": words, "test_id": words, "kind": "code", "spaces": spaces}
+        plain |= {"game": f"own:{words}", "environment": own, "procgen": None, "versions": {words: words}}
+        if plugin:
+            usual = {f"algorithm.{name}": value for name, value in plain["algorithm"].items()}
+            plain |= {"method": source["name"], "algorithm": plain["algorithm"] | {"gamma": words}, "init": words}
+            plain |= {"plugins": [source], "method_values": usual, "explained": words}
+
+    configured(rename)(path)
+    return path

@@ -33,6 +33,7 @@ from dcpg.storage.checkpoint import CheckpointStore
 from dcpg.storage.files import dump, own_folder, read_json, write_atomic
 from dcpg.storage.rows import SPLITS, Evaluation
 from dcpg.storage.rundir import RunDirectory
+from dcpg.text import drawn
 
 Show = Callable[[str], None]
 STATES = 16_384  # one rollout of the paper
@@ -270,7 +271,7 @@ def write_result(run: RunDirectory, config: Config, result: dict[str, Any], name
 
     figure = PICTURES[result["analysis"]](result, config)
     title = f"{config.method} on {config.game.removeprefix(OWN)}, seed {config.seed}"
-    figure.suptitle(title, fontsize=9, x=0.01, ha="left", parse_math=False)
+    figure.suptitle(drawn(title), fontsize=9, x=0.01, ha="left")
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=120)
     plt.close(figure)

@@ -11,7 +11,7 @@ import typer
 
 from dcpg.cli.options import Json, MethodName, Plugin, Preset, Set, app, load_plugins, parse_settings
 from dcpg.errors import BadInput, StorageFailed
-from dcpg.text import counted
+from dcpg.text import counted, say
 
 if TYPE_CHECKING:
     from dcpg.config.schema import Config
@@ -31,23 +31,23 @@ def methods(plugin: Plugin = None, as_json: Json = False) -> None:
         print(json.dumps(rows, indent=2))
         return
     for row in rows:
-        print(f"{row['name']:16s} {row['summary']}")
+        say(f"{row['name']:16s} {row['summary']}")
         if row["plugin"]:
-            print(f"{'':16s}   from {row['plugin']}")
+            say(f"{'':16s}   from {row['plugin']}")
         for head, target in row["targets"].items():
             if target["gamma"] != PAPER_GAMMA:
-                print(f"{'':16s}   discount of {head}: {target['gamma']}")
+                say(f"{'':16s}   discount of {head}: {target['gamma']}")
         if row["levels"] != "uniform":
-            print(f"{'':16s}   levels: {row['levels']}")
+            say(f"{'':16s}   levels: {row['levels']}")
         if row["augment"] != "none":
-            print(f"{'':16s}   augmentation: {row['augment']}")
+            say(f"{'':16s}   augmentation: {row['augment']}")
         for line in row["policy_phase"]:
             terms = " ".join([*(t for terms in line["before"].values() for t in terms), *line["terms"]])
-            print(f"{'':16s}   policy phase, {line['epochs']} x tau: {terms}")
+            say(f"{'':16s}   policy phase, {line['epochs']} x tau: {terms}")
         for line in row["auxiliary_phase"]:
             N_pi = row["N_pi"]
             every = counted(N_pi, "rollout") if isinstance(N_pi, int) else f"{', '.join(map(str, N_pi))}, ... rollouts"
-            print(f"{'':16s}   every {every}, {line['epochs']} x B: {' '.join(line['terms'])}")
+            say(f"{'':16s}   every {every}, {line['epochs']} x B: {' '.join(line['terms'])}")
 
 
 @app.command()
@@ -55,7 +55,7 @@ def games(as_json: Json = False) -> None:
     """List the 16 games of Procgen."""
     from dcpg.envs.procgen import GAMES
 
-    print(json.dumps(list(GAMES)) if as_json else "\n".join(GAMES))
+    say(*([json.dumps(list(GAMES))] if as_json else GAMES))
 
 
 @app.command()
@@ -81,7 +81,7 @@ def explain(
     found = resolve(method, "bigfish", preset=preset, settings=parse_settings(settings))
     if draw is not None and draw.suffix != ".svg":
         raise BadInput(f"--draw makes SVG; got {draw}. Give a name that ends in .svg.")
-    print(text(found))
+    say(*text(found).split("\n"))
     if draw is not None:
         _write(draw, drawing(found))
 
@@ -119,14 +119,14 @@ def config(
         print(json.dumps({name: {"value": value, "origin": origin} for name, value, origin in rows}, indent=2))
         return
     for name, value, origin in rows:
-        print(f"{name:28s} {written(value):>14s}   {origin}")
+        say(f"{name:28s} {written(value):>14s}   {origin}")
 
 
 def _papers_tables(config: Config, out: Path | None) -> None:
     from dcpg.config.hyperparameters import papers_tables
 
     for table in papers_tables(config):
-        print(table.markdown())
+        say(*table.markdown().split("\n"))
         texts = {"csv": table.csv(), "md": table.markdown(), "tex": table.latex()}
         for ending, text in texts.items() if out is not None else ():
             _write(Path(out or ".") / f"{table.name}.{ending}", text)
@@ -170,7 +170,7 @@ def bench(
     load_plugins(plugin)
     given = parse_settings(settings) | ({"machine.device": device} if device is not None else {})
     found = measure(method or DEFAULT_METHODS, preset, given, memory)
-    print(json.dumps(found) if as_json else shown(found))
+    say(*[json.dumps(found)] if as_json else shown(found).split("\n"))
 
 
 @app.command()
@@ -188,7 +188,7 @@ def doctor(
 
     all_well = True
     for what, well, found in chain(checks(), device_checks(device) if device is not None else ()):
-        print(f"{'ok ' if well else 'BAD'}  {what:22s} {found}")
+        say(f"{'ok ' if well else 'BAD'}  {what:22s} {found}")
         all_well &= well
     if not all_well:
         raise typer.Exit(1)

@@ -13,7 +13,7 @@ import typer
 
 from dcpg.cli.options import At, Env, Json, Plugin, TestEnv, app, load_plugins
 from dcpg.errors import BadInput, DcpgError
-from dcpg.text import counted
+from dcpg.text import counted, say
 
 if TYPE_CHECKING:
     from dcpg.analysis.many import Analysed
@@ -91,13 +91,13 @@ def analyse(
     if not _is_one_run(directories):
         _analyse_all(directories, analysis, options | {"again": again}, as_json)
         return
-    options |= {} if as_json else {"show": print}
+    options |= {} if as_json else {"show": say}
     result = api.analyse(directories[0], analysis.value, **options)
     if as_json:
         print(json.dumps(result))
         return
     name = analysis.value if at is None else f"{analysis.value}-{at:012d}"
-    print("\n".join([*LINES[analysis](result), f"Kept: {directories[0] / 'analysis' / name}.png"]))
+    say(*LINES[analysis](result), f"Kept: {directories[0] / 'analysis' / name}.png")
 
 
 def _is_one_run(directories: Sequence[Path]) -> bool:
@@ -128,7 +128,7 @@ def _analyse_all(directories: Sequence[Path], analysis: Analysis, options: dict[
     if as_json:
         print(json.dumps([run.to_json() for run in runs]))
     else:
-        print("\n".join(_summary(runs)))
+        say(*_summary(runs))
     failed = [run for run in runs if run.failed]
     if failed:
         named = " ".join(f"{run.run}: {run.reason}" for run in failed[:NAMES_SHOWN])

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from dcpg.analysis.many import Analysed
+from dcpg.text import one_line
 from dcpg.training.display import Display
 
 
@@ -17,7 +18,7 @@ class AnalyseDisplay(Display):
         self.bar = Progress(
             TextColumn("{task.completed} of {task.total} runs"),
             BarColumn(bar_width=None),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             console=console,
         )
         self.task = self.bar.add_task("", total=0)
@@ -31,7 +32,7 @@ class AnalyseDisplay(Display):
 
     def done(self, number: int, total: int, run: Analysed, text: str) -> None:
         """Show one more run, with what was found or why nothing was."""
-        self.bar.update(self.task, completed=number, total=total, description=run.run.name)
+        self.bar.update(self.task, completed=number, total=total, description=one_line(run.run.name))
         self.message(f"{number} of {total}  {run.run}: {text}", "red" if self.on_terminal and run.failed else "")
         if self.on_terminal:
             self.refresh()

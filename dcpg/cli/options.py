@@ -11,7 +11,9 @@ from typer.core import TyperCommand, TyperGroup
 
 from dcpg import __version__
 from dcpg.errors import BadInput
+from dcpg.machine.memory import check_limit
 from dcpg.settings import whole_number
+from dcpg.text import say
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,7 +53,7 @@ app = _App(
 
 def _print_version(asked: bool) -> None:
     if asked:
-        print(f"dcpg {__version__}")
+        say(f"dcpg {__version__}")
         raise typer.Exit
 
 
@@ -62,6 +64,7 @@ def program(
     ] = False,
 ) -> None:
     """Options that are given before a command."""
+    check_limit()
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]

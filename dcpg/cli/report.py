@@ -11,7 +11,7 @@ import typer
 
 from dcpg.cli.options import app
 from dcpg.errors import BadInput, unknown
-from dcpg.text import counted
+from dcpg.text import counted, say
 
 if TYPE_CHECKING:
     from dcpg.report.write import Report
@@ -89,23 +89,23 @@ def print_report(made: Report, out: Path) -> None:
     """Print what was written, what was left out and why, and what is missing."""
     runs, finished = made.comparison.records, sum(record.finished for record in made.comparison.records)
     counts = f"{finished} finished, {len(runs) - finished} unfinished"
-    print(f"{counted(len(runs), 'run')} ({made.comparison.sentence()}): {counts}.")
+    say(f"{counted(len(runs), 'run')} ({made.comparison.sentence()}): {counts}.")
     if made.comparison.caption:
-        print(made.comparison.caption)
+        say(made.comparison.caption)
     if made.tables:
-        print(f"Tables: {', '.join(made.tables)}")
+        say(f"Tables: {', '.join(made.tables)}")
     if made.figures:
-        print(f"Figures: {', '.join(made.figures)}")
+        say(f"Figures: {', '.join(made.figures)}")
     for name, other in made.same.items():
-        print(f"note: {name} is left out: with these runs it is the same picture as {other}")
+        say(f"note: {name} is left out: with these runs it is the same picture as {other}")
     for problem in made.problems:
-        print(f"note: {problem.path}: {problem.text}")
+        say(f"note: {problem.path}: {problem.text}")
     if made.version:
         commands = sum(len(entry.commands) for entry in made.missing)
         if commands:
             things = counted(len(made.missing), "thing")
             them = "it" if len(made.missing) == 1 else "them"
-            print(f"Missing: {things}; the page lists the {counted(commands, 'command')} that would make {them}.")
-        print(f"Page: {out / 'report.html'}")
+            say(f"Missing: {things}; the page lists the {counted(commands, 'command')} that would make {them}.")
+        say(f"Page: {out / 'report.html'}")
     else:
-        print(f"In: {out}")
+        say(f"In: {out}")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from dcpg.cli.options import At, Directory, Env, Json, Plugin, TestEnv, app, load_plugins
-from dcpg.text import counted
+from dcpg.text import counted, say
 
 
 @app.command("eval")
@@ -40,7 +40,7 @@ def evaluate(
     load_plugins(plugin)
     result = api.evaluate(
         directory, levels=levels, episodes=episodes, greedy=greedy, at=at, env=env, test_env=test_env,
-        **({} if as_json else {"show": print}),
+        **({} if as_json else {"show": say}),
     )  # fmt: skip
     if as_json:
         print(json.dumps(result))
@@ -48,13 +48,13 @@ def evaluate(
     returns = result["returns"]
     listed = "level" if len(returns) == 1 else "levels"
     where = f"{levels} levels" if levels in SPLITS else f"{listed} {levels}"
-    print(f"{where}, {counted(len(returns), 'episode')}, weights at {result['steps']:,} steps")
-    print(f"  return           {result['return']:8.2f} +- {half_width(returns):.2f} (95% of the mean)")
-    print(f"  predicted value  {result['predicted_value']:8.2f}")
-    print(f"  true value       {result['true_value']:8.2f}")
+    say(f"{where}, {counted(len(returns), 'episode')}, weights at {result['steps']:,} steps")
+    say(f"  return           {result['return']:8.2f} +- {half_width(returns):.2f} (95% of the mean)")
+    say(f"  predicted value  {result['predicted_value']:8.2f}")
+    say(f"  true value       {result['true_value']:8.2f}")
     if levels not in SPLITS:
         for level, value in zip(result["level_seeds"], returns, strict=True):
-            print(f"  level {level:10d}  {value:8.2f}")
+            say(f"  level {level:10d}  {value:8.2f}")
 
 
 @app.command()
@@ -79,10 +79,10 @@ def record(
     from dcpg import api
 
     load_plugins(plugin)
-    made = api.record(directory, levels=levels, at=at, out=out, env=env, test_env=test_env, show=print)
+    made = api.record(directory, levels=levels, at=at, out=out, env=env, test_env=test_env, show=say)
     for i, (level, value, length) in enumerate(zip(made.levels, made.returns, made.lengths, strict=True), 1):
-        print(f"{f'level {level}' if level >= 0 else f'episode {i}'}: return {value:g} in {counted(length, 'step')}")
-    print(f"Video: {made.video}")
+        say(f"{f'level {level}' if level >= 0 else f'episode {i}'}: return {value:g} in {counted(length, 'step')}")
+    say(f"Video: {made.video}")
 
 
 @app.command()
@@ -101,6 +101,6 @@ def export(
     from dcpg import api
 
     load_plugins(plugin)
-    folder = api.export(directory, out=out, at=at, show=print)
-    print(f"Export: {folder}")
-    print(f"To publish it, with Hugging Face's own client: hf upload USER/NAME {shlex.quote(str(folder))}")
+    folder = api.export(directory, out=out, at=at, show=say)
+    say(f"Export: {folder}")
+    say(f"To publish it, with Hugging Face's own client: hf upload USER/NAME {shlex.quote(str(folder))}")

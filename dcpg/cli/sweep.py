@@ -12,7 +12,7 @@ import typer
 
 from dcpg.cli.options import Env, EnvName, Json, Plugin, Set, TestEnv, app, load_plugins, parse_settings
 from dcpg.errors import BadInput
-from dcpg.text import counted
+from dcpg.text import counted, say
 from dcpg.torchrun import processes
 
 
@@ -84,18 +84,18 @@ def sweep(
         plan = read(given[0], options, {"env": env, "test_env": test_env, "name": name})
         root = out if out is not None else Path("sweeps") / plan.name
         counts = count_sweep(plan, root)
-        print("\n".join(describe(plan, root, counts)), flush=True)
+        say(*describe(plan, root, counts), flush=True)
         with ProbeDisplay(Console(stderr=True)) as display:
             measured = measure_speeds(counts, display.next)
-        print("\n".join(describe_times(measured)))
+        say(*describe_times(measured))
         return
     done = api.sweep(
         given[0], out=out, engine=engine.value, address=address, settings=options, retry=retry,
         env=env, test_env=test_env, name=name, observer=SweepDisplay(Console()),
     )  # fmt: skip
     runs = len(done.view.runs)
-    print(f"{'The run is' if runs == 1 else f'All {runs:,} runs are'} done, in {done.directory}.")
-    print(f"Next: dcpg report {shlex.quote(str(done.directory))}")
+    say(f"{'The run is' if runs == 1 else f'All {runs:,} runs are'} done, in {done.directory}.")
+    say(f"Next: dcpg report {shlex.quote(str(done.directory))}")
 
 
 def status(directory: Path, as_json: bool) -> None:
@@ -110,12 +110,12 @@ def status(directory: Path, as_json: bool) -> None:
     if as_json:
         print(json.dumps({**now.to_json(), "driver_running": running, "command": resume_command}))
         return
-    print(f"{plan.name}: {counted(len(plan.jobs), 'run')} in {directory}")
+    say(f"{plan.name}: {counted(len(plan.jobs), 'run')} in {directory}")
     Console().print(picture(now))
     if running:
-        print("Its driver is running.")
+        say("Its driver is running.")
     elif now.counts["waiting"] or now.counts["running"] or now.analyses_missing:
-        print(f"No driver is running. Go on with: {resume_command or 'the command that started the sweep'}")
+        say(f"No driver is running. Go on with: {resume_command or 'the command that started the sweep'}")
     elif now.counts["failed"]:
         command = resume_command or "the command that started the sweep"
-        print(f"No driver is running. When the cause of the failures is gone: {command} --retry")
+        say(f"No driver is running. When the cause of the failures is gone: {command} --retry")

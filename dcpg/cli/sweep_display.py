@@ -9,7 +9,7 @@ from rich.text import Text
 from dcpg.sweep.plan import Plan
 from dcpg.sweep.view import RunView, SweepView, format_return, steps_of
 from dcpg.text import counted, duration
-from dcpg.training.display import Display
+from dcpg.training.display import Display, as_text
 
 SHOWN = 8  # rows of running runs, of failed runs and of games
 BEST = 3  # labels per game
@@ -55,9 +55,9 @@ class ProbeDisplay:
     def next(self, number: int, total: int, method: str) -> None:
         text = f"Measuring speed {number} of {total}: {method}"
         if self.status is not None:
-            self.status.update(text)
+            self.status.update(as_text(text))
         else:
-            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            self.console.print(as_text(text), soft_wrap=True)
 
     def __exit__(self, *exception: object) -> None:
         if self.status is not None:
@@ -86,7 +86,7 @@ def picture(now: SweepView) -> Group:
     for run in failed[:SHOWN]:  # the cause comes early, because a narrow terminal cuts the end
         last = run.failure.strip().rsplit("\n", 1)[-1]
         text = f"failed: {run.job.name}: {last or run.history.reason_to_give_up}"
-        parts.append(Text(text, style="red", overflow="ellipsis", no_wrap=True))
+        parts.append(as_text(text, "red", cut=True))
     parts += _more(len(failed))
     best = now.best()
     if best:
@@ -103,7 +103,7 @@ def _running(runs: list[RunView]) -> Table:
     for run in runs[:SHOWN]:
         status = run.on_disk
         table.add_row(
-            Text(run.job.name, overflow="ellipsis", no_wrap=True),
+            as_text(run.job.name, cut=True),
             f"{status.steps:,}",
             f"{100 * status.steps / steps_of(run.job):.0f}",
             f"{status.steps_per_s:,.0f}",
@@ -116,8 +116,8 @@ def _running(runs: list[RunView]) -> Table:
 def _best(games: dict[str, list[tuple[str, float, int]]]) -> Table:
     table = Table(*[""] * (1 + BEST), box=None, padding=(0, 2, 0, 0), show_header=False)
     for game, rows in list(games.items())[:SHOWN]:
-        cells = [f"{label} {mean:.2f} ({seeds})" for label, mean, seeds in rows[:BEST]]
-        table.add_row(game, *cells, *[""] * (BEST - len(cells)))
+        cells = [as_text(f"{label} {mean:.2f} ({seeds})") for label, mean, seeds in rows[:BEST]]
+        table.add_row(as_text(game), *cells, *[""] * (BEST - len(cells)))
     return table
 
 

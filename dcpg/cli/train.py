@@ -21,6 +21,7 @@ from dcpg.cli.options import (
     parse_settings,
     steps_option,
 )
+from dcpg.text import say
 from dcpg.torchrun import is_first
 
 if TYPE_CHECKING:
@@ -115,9 +116,9 @@ def conclude(run: Run, plugins: list[str] | None) -> None:
     picture = f"(curves.png was left out: {run.no_curves})" if run.no_curves else f"Curves: {directory / 'curves.png'}"
     asked = summary["steps_asked"]
     floored = "" if asked == summary["steps"] else f" ({asked:,} asked for, floored to whole rollouts)"
-    print(f"Finished: {summary['steps']:,} steps{floored}.")
+    say(f"Finished: {summary['steps']:,} steps{floored}.")
     unseen = summary["test_return"]
-    print(
+    say(
         f"Return on training levels {summary['train_return']:.2f}"
         + (f", on unseen levels {unseen:.2f}." if unseen is not None else ".")
     )
@@ -126,4 +127,4 @@ def conclude(run: Run, plugins: list[str] | None) -> None:
         words += [option, str(value)] if value is not None else []
     words += [word for source in plugins or [] for word in ("--plugin", source)]
     words += ["--levels", "train"] if unseen is None else []
-    print(f"Run: {directory}   {picture}   Next: {shlex.join(words)}")
+    say(f"Run: {directory}   {picture}   Next: {shlex.join(words)}")

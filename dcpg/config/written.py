@@ -40,7 +40,7 @@ from dcpg.methods.drac import DrAC
 from dcpg.methods.plugins import TABLES, changed, find_method, load_everything, missing, parse_used, used
 from dcpg.settings import Section, dotted
 from dcpg.storage.rundir import RunDirectory
-from dcpg.text import printable
+from dcpg.text import printable, say
 
 EXPORT = "export"  # the key that makes a folder an export, and says which weights it holds
 PROCGEN, LATER = "procgen", "procgen_later"  # the library at the start, and others after a resume
@@ -179,7 +179,7 @@ def check_plugins(written: Written, what: str) -> None:
 def warn_of_plugins(written: Written) -> None:
     """Say on standard error if a run's method or encoder was changed since it was trained."""
     for sentence in changed(written.plugins):
-        print(f"warning: {sentence}.", file=sys.stderr)
+        say(f"warning: {sentence}.", to=sys.stderr)
 
 
 def library_today(config: Config) -> dict[str, Any] | None:

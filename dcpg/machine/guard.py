@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 
 from dcpg.errors import DcpgError, OutOfMemory
+from dcpg.machine.memory import address_limit, memory_was_refused
+from dcpg.text import gigabytes, say
 from dcpg.torchrun import is_first
 
 
@@ -18,17 +20,18 @@ def guarded(work: Callable[[], object]) -> None:
     except DcpgError as error:
         if is_first() or isinstance(error, OutOfMemory):  # several processes report the same error: print it once
             with contextlib.suppress(OSError):  # the terminal may be closed
-                print(f"dcpg: {error}", file=sys.stderr)
+                say(f"dcpg: {error}", to=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(0)
-    except (MemoryError, RuntimeError) as error:
-        from dcpg.machine.memory import memory_was_refused
-
+    except Exception as error:
         if not memory_was_refused(error):
             raise
-        print(
-            "dcpg: There was no memory left. What was saved is kept; free some memory and try again.", file=sys.stderr
+        limit = address_limit()
+        limited = f" This process may have at most {gigabytes(limit)} (ulimit -v)." if limit < float("inf") else ""
+        say(
+            f"dcpg: There was no memory left.{limited} What was saved is kept; free some memory and try again.",
+            to=sys.stderr,
         )
         sys.exit(OutOfMemory.exit_code)
     finally:

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import platform
 import resource
 
-import torch
+from dcpg.errors import OutOfMemory
+from dcpg.text import gigabytes
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 
 
-# messages of out-of-memory errors on the CPU, for which torch has no class; the last two: threads, oneDNN kernels
-REFUSALS = ("allocate memory", "bad_alloc", "can't start new thread", "could not create a primitive")
+# messages of errors that have no class of their own: of torch's allocator, threads, oneDNN's kernels, zstd, and of
+# libraries that cannot be loaded
+REFUSALS = (
+    "allocate memory", "bad_alloc", "can't start new thread", "could not create a primitive", "not enough memory",
+    "failed to map segment", "cannot map zero-fill pages", "out of memory",
+)  # fmt: skip
+TORCH = 0.7e9  # bytes of address space that torch and what it loads take, without CUDA
+MOST_CAUSES = 20  # of an error that are looked at
 
 
 LARGEST = 32 * 2**20  # the largest threshold that glibc accepts; a chunk's largest tensor is 30 MiB at the paper's size
@@ -33,11 +41,45 @@ def keep_freed_memory() -> None:
         libc.mallopt(M_MMAP_THRESHOLD, LARGEST)
 
 
-def memory_was_refused(error: BaseException) -> bool:
-    """Whether an error means that there is no memory left, on the CPU or on an accelerator."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in REFUSALS)
+def memory_was_refused(error: BaseException | None) -> bool:
+    """Whether an error means that there is no memory left, on the CPU or on an accelerator, or came of one that does.
+
+    This needs nothing but Python: torch itself may be what did not fit. Its errors are RuntimeErrors.
+    """
+    for _ in range(MOST_CAUSES):
+        if error is None:
+            return False
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+            return True
+        # libraries are loaded by import (ImportError) and by ctypes (OSError without a number)
+        loading = isinstance(error, ImportError) or (isinstance(error, OSError) and error.errno is None)
+        told = isinstance(error, RuntimeError) or loading or type(error).__name__ in ("ZstdError", "SafetensorError")
+        if told and any(words in str(error) for words in REFUSALS):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def address_limit() -> float:
+    """The most bytes of address space that this process may have (`ulimit -v`); infinite without a limit."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return float("inf") if limit == resource.RLIM_INFINITY else float(limit)
+
+
+def check_limit() -> None:
+    """Refuse a limit under which torch cannot even be loaded: without memory its libraries abort the process."""
+    if address_limit() < TORCH:
+        raise OutOfMemory(
+            f"There is no room for torch: this process may have at most {gigabytes(address_limit())} of address space "
+            f"(ulimit -v), and torch takes {gigabytes(TORCH)}. Raise the limit."
+        )
+
+
+def address_room() -> float:
+    """Bytes of address space that this process may still take."""
+    import psutil
+
+    return address_limit() - psutil.Process().memory_info().vms
 
 
 def peak_gb() -> float:

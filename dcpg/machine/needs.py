@@ -24,9 +24,10 @@ from dcpg.core.encoders import encoder_class
 from dcpg.core.loader import AHEAD
 from dcpg.core.method import Method, Optimise, Tau
 from dcpg.envs.base import Spaces
-from dcpg.errors import BadInput
+from dcpg.errors import BadInput, OutOfMemory
 from dcpg.machine import cgroup
 from dcpg.machine.devices import device_named, device_of
+from dcpg.machine.memory import address_limit, address_room
 from dcpg.text import for_audience, gigabytes, given
 from dcpg.torchrun import processes, processes_here
 
@@ -34,6 +35,10 @@ PROGRAM = 0.85e9  # bytes of the interpreter, torch and Procgen's assets
 
 
 CUDA_BUILD = 0.5e9  # bytes of the libraries that a torch for CUDA loads, even where there is no GPU
+
+
+# bytes of address space: of libraries that are loaded late, of a thread, and of all that any command still loads
+LIBRARIES, THREAD, LATER = 0.3e9, 0.1e9, 0.6e9
 
 
 ENVIRONMENT = 0.2e6  # bytes of one Procgen environment
@@ -170,11 +175,32 @@ def missing_room(needs: Needs, config: Config, directory: Path) -> list[str]:
     if needs.memory > free:
         buffer = f" (B alone {gigabytes(needs.buffer)})" if needs.buffer >= 5e7 else ""
         missing.append(f"it may need {gigabytes(needs.memory)} of memory{buffer} and {gigabytes(free)} are free")
+    own, room = needs.memory / processes_here(), address_room() - _reserved(config) + loaded / processes_here()
+    if own > room:  # a limit of each process, not of the machine
+        missing.append(
+            f"a process may need {gigabytes(own)} of memory and {gigabytes(max(room, 0.0))} are free under the limit "
+            f"of its address space, {gigabytes(address_limit())} (ulimit -v)"
+        )
     if device.type == "cuda" and needs.device > (free := torch.cuda.mem_get_info(device)[0]):
         missing.append(f"it may need {gigabytes(needs.device)} of memory on {device} and {gigabytes(free)} are free")
     if needs.disk > (free := max(free_disk(directory), 0.0)):
         missing.append(f"it may need {gigabytes(needs.disk)} of disk at {directory} and {gigabytes(free)} are free")
     return missing
+
+
+def _reserved(config: Config) -> float:
+    """Bytes of address space that are mapped and hardly used: of libraries, and of each thread."""
+    return LIBRARIES + config.machine.threads * THREAD
+
+
+def check_address_space() -> None:
+    """Refuse to begin under a limit in which Procgen does not fit: without memory its library ends the process."""
+    room = address_room()
+    if room < LATER:
+        raise OutOfMemory(
+            f"There is no room for the program: under the limit of its address space, {gigabytes(address_limit())} "
+            f"(ulimit -v), {gigabytes(max(room, 0.0))} are free, and it takes {gigabytes(LATER)} more. Raise the limit."
+        )
 
 
 def free_memory() -> float:

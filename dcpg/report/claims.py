@@ -35,7 +35,7 @@ from dcpg.report.measures import (
 )
 from dcpg.report.paper import game_title, method_title
 from dcpg.storage.rows import SPLITS
-from dcpg.text import tex
+from dcpg.text import markdown, tex
 
 SEEDS = 3  # fewer have no interval worth the name
 
@@ -198,9 +198,9 @@ class ClaimsTable:
         return out.getvalue()
 
     def markdown(self) -> str:
-        lines = ["## Claims of the paper", "", " ".join(filter(None, (NOTE, self.caption))), ""]
+        lines = ["## Claims of the paper", "", markdown(" ".join(filter(None, (NOTE, self.caption)))), ""]
         lines += [f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
-        return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in self.rows)]) + "\n"
+        return "\n".join([*lines, *(f"| {' | '.join(map(markdown, row))} |" for row in self.rows)]) + "\n"
 
     def latex(self) -> str:
         """Needs the packages booktabs and longtable."""

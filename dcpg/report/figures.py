@@ -15,11 +15,10 @@ import numpy as np
 from dcpg.envs.procgen import GAMES
 from dcpg.report import paper
 from dcpg.report.comparison import Comparison, Curve, StiffnessRuns
-from dcpg.report.paper import game_title, method_title
 from dcpg.report.scores import aggregates, improvement, papers_aggregate, profiles, sample_efficiency
 from dcpg.report.statistics import Interval
 from dcpg.storage.rows import SPLITS
-from dcpg.text import counted
+from dcpg.text import counted, drawn
 
 Names = tuple[str, ...]
 
@@ -57,9 +56,19 @@ def style() -> Iterator[None]:
         yield
 
 
+def method_title(label: str) -> str:
+    """A method's title for a figure."""
+    return drawn(paper.method_title(label))
+
+
+def game_title(game: str) -> str:
+    """A game's title for a figure."""
+    return drawn(paper.game_title(game))
+
+
 def colour(label: str) -> str:
     """The colour of a method, the same in every figure; variants have other colours."""
-    return COLOURS.get(label) or VARIANTS[zlib.crc32(label.encode()) % len(VARIANTS)]
+    return COLOURS.get(label) or VARIANTS[zlib.crc32(label.encode(errors="surrogatepass")) % len(VARIANTS)]
 
 
 def _curves(comparison: Comparison, *, title: str, games: Names, methods: Names, split: str) -> Any | None:
@@ -276,7 +285,7 @@ def _count(counts: set[int]) -> str:
 
 def _headed(figure: Any, title: str, runs: Comparison | StiffnessRuns) -> None:
     """The title, and below it what sets the runs apart from the paper's."""
-    lines = textwrap.wrap(runs.caption, int(14 * figure.get_figwidth()))
+    lines = textwrap.wrap(drawn(runs.caption), int(14 * figure.get_figwidth()))
     figure.suptitle("\n".join([title, *lines]))
 
 

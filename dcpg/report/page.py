@@ -6,7 +6,9 @@ import base64
 import gzip
 import hashlib
 import json
+import re
 import time
+import unicodedata
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -14,14 +16,12 @@ from typing import Any
 
 def page(data: dict[str, Any]) -> str:
     """The page as HTML."""
-    plain = json.dumps(data, allow_nan=False)
     made = {"made": time.strftime("%Y-%m-%d %H:%M", time.localtime()), "version": version_of(data)}
     parts = {
         "STYLE": asset("page.css"),
         "PLOTLY": chart_library(),
         "SCRIPT": asset("page.js"),
-        # a closing tag inside the data would end the element that carries it
-        "DATA": plain.replace("<", "\\u003c"),
+        "DATA": as_script(data),
         "MADE": json.dumps(made),
     }
     pieces = asset("page.html").split("{{")
@@ -30,6 +30,22 @@ def page(data: dict[str, Any]) -> str:
         name, rest = piece.split("}}", 1)
         found += [parts[name], rest]
     return "".join(found)
+
+
+def as_script(data: dict[str, Any]) -> str:
+    """The data as JSON inside an element of the page.
+
+    A closing tag would end that element, so none is left. Characters that are not seen but turn the text around them,
+    or control something, are shown by their numbers.
+    """
+    plain = json.dumps(data, allow_nan=False).replace("<", "\\u003c")
+    return re.sub(r"\\(?:u([0-9a-f]{4})|.)", _seen, plain)
+
+
+def _seen(escape: re.Match[str]) -> str:
+    code = escape[1]
+    unseen = code is not None and unicodedata.category(chr(int(code, 16))) in ("Cc", "Cf")
+    return f"\\\\u{code}" if unseen else escape[0]
 
 
 @cache

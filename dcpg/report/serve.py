@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import mimetypes
 import os
+import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +17,7 @@ from typing import Any
 
 from dcpg.errors import BadInput, DcpgError
 from dcpg.report.write import Report
+from dcpg.text import say
 
 LOOPBACK = "127.0.0.1"
 DRAW_EVERY = 300.0  # seconds between two drawings of the figures, which take longer than the page
@@ -23,13 +27,23 @@ WAITING = (
     b"<body style='font-family:system-ui;margin:4rem auto;max-width:40rem;color-scheme:light dark'>"
     b"<p>No run has an evaluation yet. This page shows the report as soon as one has.</p>"
 )
+MOST = 32  # connections at once, each with a thread
+PATIENCE = 30.0  # seconds for a connection, from its first byte to the last one of the answer
 WATCHED = ("eval.jsonl", "config.json", "replay.mp4", "ood-actions.json", "levels.json")
 
 
 class ReportServer(ThreadingHTTPServer):
-    """Serves the files of a report on the loopback address, and no others."""
+    """Serves the files of a report on the loopback address, and no others.
+
+    Connections that never finish a request hold up no other: each has a time limit, and the oldest makes room for a new
+    one when there are too many.
+    """
+
+    request_queue_size = 128
 
     def __init__(self, port: int) -> None:
+        self._since: dict[Any, float] = {}  # connection -> when it began
+        self._free = threading.BoundedSemaphore(MOST)
         self.files: dict[str, Path] = {}  # by the exact name in the address; no name is ever joined to a directory
         self.version = ""
         try:
@@ -39,11 +53,45 @@ class ReportServer(ThreadingHTTPServer):
                 f"Port {port} cannot be used ({error}); choose another --port, or 0 for a free one."
             ) from None
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread of its own, if there is one to spare."""
+        if not self._free.acquire(blocking=False):
+            for oldest in sorted(self._since.copy(), key=lambda one: self._since.get(one, 0.0))[:1]:
+                _end(oldest)
+            if not self._free.acquire(timeout=1.0):
+                self.shutdown_request(request)
+                return
+        self._since[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection; every one ends here."""
+        super().shutdown_request(request)
+        if self._since.pop(request, None) is not None:
+            self._free.release()
+
+    def service_actions(self) -> None:
+        """End the connections whose time is up; the serving loop calls this twice a second."""
+        for request, since in self._since.copy().items():
+            if time.monotonic() - since > PATIENCE:
+                _end(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a connection that was ended by either side."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
     def publish(self, out: Path, report: Report) -> None:
         """Serve the files of this report, too."""
         names = {f"/{path.relative_to(out).as_posix()}": path for path in report.files}
         self.files = {**self.files, **names, "/": out / "report.html"}
         self.version = report.version
+
+
+def _end(connection: socket.socket) -> None:
+    """Let whoever reads from a connection or writes to it go on at once."""
+    with contextlib.suppress(OSError):  # it has ended meanwhile
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -93,7 +141,7 @@ def serve_report(
     write: Callable[[bool], Report],  # the argument: whether to draw the figures
     *,
     every: float = 3.0,  # seconds between two looks at the runs
-    show: Callable[[str], None] = print,
+    show: Callable[[str], None] = say,
     stop: threading.Event | None = None,
 ) -> None:
     """Serve until `stop` is set or Ctrl-C is pressed; if a report cannot be written, the last one stays."""

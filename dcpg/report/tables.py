@@ -16,7 +16,7 @@ from dcpg.report.comparison import Comparison
 from dcpg.report.paper import Printed, game_title, method_title
 from dcpg.report.scores import SCORE, Normalised, normalised_scores, papers_score, wrong_actions
 from dcpg.storage.rows import SPLITS
-from dcpg.text import tex
+from dcpg.text import markdown, tex
 
 MAIN = ("ppo", "ucb-drac", "plr", "daac", "ppg", "dcpg", "ddcpg")
 DYNAMICS = ("dcpg", "dcpg+f", "dcpg+i", "dcpg+fi", "ddcpg")
@@ -73,13 +73,13 @@ class Table:
     def markdown(self) -> str:
         papers = " / the paper's" if any(cell.paper for cell in self.cells.values()) else ""
         lines = [f"## {self.title}", "", f"Mean ± standard deviation (seeds){papers}.", ""]
-        lines.append(f"| {self.corner} | {' | '.join(self.columns)} |")
+        lines.append(f"| {self.corner} | {' | '.join(map(markdown, self.columns))} |")
         lines.append("|---" * (len(self.columns) + 1) + "|")
         for row in self.rows:
             cells = [self.cells[row, column] for column in self.columns]
             texts = [f"{self.own(c)} / {self.papers(c)}" if c.paper else self.own(c) for c in cells]
-            lines.append(f"| {row} | {' | '.join(texts)} |")
-        return "\n".join([*lines, "", *(f"- {note}" for note in self.notes)]) + "\n"
+            lines.append(f"| {markdown(row)} | {' | '.join(texts)} |")
+        return "\n".join([*lines, "", *(f"- {markdown(note)}" for note in self.notes)]) + "\n"
 
     def latex(self) -> str:
         """Needs the package booktabs; the paper's numbers are in separate lines."""

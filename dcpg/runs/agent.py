@@ -18,6 +18,7 @@ from dcpg.envs.base import Spaces
 from dcpg.errors import BadInput, NoValidCheckpoint
 from dcpg.machine.automatic import settled
 from dcpg.machine.devices import device_of, prepare
+from dcpg.machine.needs import check_address_space
 from dcpg.seeding import generator
 from dcpg.storage.checkpoint import Damaged
 from dcpg.storage.rundir import RunDirectory
@@ -37,6 +38,7 @@ class Agent:
 
     def __init__(self, config: Config, moment: Moment, spaces: Spaces) -> None:
         config = settled(config, spaces)
+        check_address_space()
         self.config, self.moment = config, moment
         self.normaliser, self.steps, self.k = moment.normaliser, moment.steps, moment.k
         self.method, self.shape, self.spaces = config.declared(), spaces.shape, spaces

@@ -16,6 +16,7 @@ from dcpg.runs.evaluate import half_width
 from dcpg.storage.files import write_atomic
 from dcpg.storage.rows import SPLITS, Evaluation, Metrics, read
 from dcpg.storage.rundir import RunDirectory
+from dcpg.text import drawn
 
 COLOURS = {"train": "tab:blue", "test": "tab:orange"}
 
@@ -45,7 +46,7 @@ def curves(run: RunDirectory) -> Path:
     for axes in (left, right):
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     title = f"{config.method} on {config.game.removeprefix(OWN)}, seed {config.seed}, preset {config.preset}"
-    figure.suptitle(title, parse_math=False)
+    figure.suptitle(drawn(title))
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=120)
     plt.close(figure)

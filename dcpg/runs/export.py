@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,7 +30,7 @@ from dcpg.runs.evaluate import environments_to_record, evaluate_agent, half_widt
 from dcpg.storage.files import dump, fsync_dir, read_json, write_durable
 from dcpg.storage.rows import SPLITS, Evaluation, read
 from dcpg.storage.rundir import MOST_CONFIGURATION, RunDirectory
-from dcpg.text import counted, option
+from dcpg.text import counted, markdown, markdown_block, markdown_code, one_line, option
 from dcpg.training.weights import WEIGHTS, Moment, find
 
 CONFIG, CARD, REPLAY = "config.json", "README.md", "replay.mp4"
@@ -172,9 +173,13 @@ def returns_of(run: RunDirectory, moment: Moment, agent: Agent | None, show: Cal
 
 
 def _code(written: Written) -> str:
-    """The imports that declare what the agent needs from outside of dcpg."""
-    modules = dict.fromkeys(one["plugin"].removesuffix(".py") for one in written.plugins)
-    return "".join(f"import {module}  # declares the agent's method or encoder\n" for module in modules)
+    """The imports that declare what the agent needs from outside of dcpg; what is no module's name is only named."""
+    lines = []
+    for plugin in dict.fromkeys(one_line(one["plugin"]) for one in written.plugins):
+        module = plugin.removesuffix(".py")
+        is_name = all(part.isidentifier() for part in module.split("."))
+        lines.append(f"import {module}  # declares" if is_name else f"# import {plugin} here: it declares")
+    return "".join(f"{line} the agent's method or encoder\n" for line in lines)
 
 
 def train_again(written: Written) -> str:
@@ -197,17 +202,17 @@ tags: [reinforcement-learning, dcpg, {family}, {tag}]
 model-index: {index}
 ---
 
-# {c.method} on {game}
+# {title}
 
 An agent that was trained with the Python package `dcpg`, on some levels, to play levels it has never seen.
 
 | | |
 |---|---|
-| method | `{c.method}`: {summary} |
+| method | {method}: {summary} |
 | game | {kind} |
 | seed | {c.seed} |
 | steps | {steps:,} |
-| preset | `{c.preset}` |
+| preset | {preset} |
 | training levels | {training} |
 | unseen levels | {unseen} |
 
@@ -217,14 +222,7 @@ An agent that was trained with the Python package `dcpg`, on some levels, to pla
 
 ## Use
 
-```python
-import numpy as np
-import dcpg
-{code}
-agent = dcpg.load({load}
-frames = np.zeros((4, *agent.shape), agent.spaces.dtype)  # one observation or a batch
-print(agent.act(frames), agent.act(frames[0], greedy=True))
-```
+{use}
 
 The weights are a safetensors file: loading it runs no code from the folder.{eval}
 
@@ -244,6 +242,12 @@ Computed with {versions}.
 
 MIT, as dcpg itself.
 """
+USE = """import numpy as np
+import dcpg
+{code}
+agent = dcpg.load({load}
+frames = np.zeros((4, *agent.shape), agent.spaces.dtype)  # one observation or a batch
+print(agent.act(frames), agent.act(frames[0], greedy=True))"""
 OLD_LOAD = """"folder", env=make)  # the folder with these files
 # make(num_envs, seed) -> gymnasium.vector.VectorEnv: the environment that it was trained on"""
 
@@ -263,24 +267,25 @@ def card(written: Written, moment: Moment, returns: Returns) -> str:
     ]
     return TEXT.format(
         family=family,
-        tag=json.dumps(f"{family}-{game}"),
-        index=json.dumps([{"name": f"{c.method}-{game}-{c.seed}", "results": results}]),
+        tag=_metadata(f"{family}-{game}"),
+        index=_metadata([{"name": f"{c.method}-{game}-{c.seed}", "results": results}]),
         c=c,
-        game=game,
-        summary=METHODS[c.method].summary,
-        kind=f"{game}, the author's own environment" if own else f"{game} (Procgen, {c.env.mode})",
+        title=markdown(f"{c.method} on {game}"),
+        method=markdown_code(c.method),
+        summary=markdown(METHODS[c.method].summary),
+        preset=markdown_code(c.preset),
+        kind=markdown(f"{game}, the author's own environment" if own else f"{game} (Procgen, {c.env.mode})"),
         steps=moment.steps,
         training="those of the environment" if own else training_levels(c),
         unseen="those of the environment" if own else f"drawn from all {ALL_LEVELS:,} level seeds of the game",
         returns=_returns(returns, own),
-        load=OLD_LOAD if written.spaces is None else '"folder")  # the folder with these files',
-        code=_code(written),
+        use=markdown_block("python", USE.format(code=_code(written), load=_load(written))),
         eval=""
         if own
         else " `dcpg eval folder` plays the agent and gives the returns above "
         "again, with the library of Procgen that is named below.",
         again=_again(written, moment),
-        versions=", ".join(f"{name} {version}" for name, version in written.versions.items()) + _library(written),
+        versions=markdown(_versions(written)),
         citation=CITATION,
     )
 
@@ -294,9 +299,22 @@ def training_levels(config: Config) -> str:
     return words + (", by prioritised replay" if c.sampler == "prioritised" else "")
 
 
-def _library(written: Written) -> str:
+def _metadata(value: Any) -> str:
+    """JSON for the head of the card, without what a reader that takes the head for text would take for tags."""
+    found = json.dumps(value)
+    for c in "<>&":
+        found = found.replace(c, f"\\u{ord(c):04x}")
+    return found
+
+
+def _load(written: Written) -> str:
+    return OLD_LOAD if written.spaces is None else '"folder")  # the folder with these files'
+
+
+def _versions(written: Written) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in written.versions.items())
     libraries = ", then ".join(f"{one['library']} (pictures {one['pictures']})" for one in written.libraries)
-    return f"; frames by {libraries}" if libraries else ""
+    return f"{versions}; frames by {libraries}" if libraries else versions
 
 
 def _returns(returns: Returns, own: bool) -> str:
@@ -312,19 +330,21 @@ def _returns(returns: Returns, own: bool) -> str:
 def _again(written: Written, moment: Moment) -> str:
     c = written.config
     again = train_again(written)
-    text = f"```sh\n{again}\n```\n\nOn the same machine, with the versions below, this gives the same weights."
+    block = markdown_block("sh", one_line(again))
+    text = f"{block}\n\nOn the same machine, with the versions below, this gives the same weights."
     own = written.environment
     typed = own is not None and can_be_typed(own.id) and can_be_typed(own.test_id or own.id)
     if c.game.startswith(OWN) and not typed:
+        call = f'dcpg.train("{c.method}", env=..., preset="{c.preset}", seed={c.seed}, steps={c.steps}, settings=...)'
         text = (
-            "There is no command for this environment; it is trained from Python, with `dcpg.train("
-            f'"{c.method}", env=..., preset="{c.preset}", seed={c.seed}, steps={c.steps}, settings=...)` and the '
+            f"There is no command for this environment; it is trained from Python, with {markdown_code(call)} and the "
             f"settings of `{CONFIG}`."
         )
     for one in written.plugins:
         text += (
-            f"\n\nThe {one['kind']} `{one['name']}` is not part of dcpg: `{one['plugin']}` declares it (sha256 "
-            f"{one['sha256'][:16]}...), and `dcpg` needs that file as `--plugin {one['plugin']}`."
+            f"\n\nThe {one['kind']} {markdown_code(one['name'])} is not part of dcpg: {markdown_code(one['plugin'])} "
+            f"declares it (sha256 {markdown(one['sha256'][:16])}...), and `dcpg` needs that file as "
+            f"{markdown_code('--plugin ' + shlex.quote(one['plugin']))}."
         )
     if moment.steps < c.rollouts * c.rollout_size:
         text += f"\n\nThis trains to {c.steps:,} steps; the weights here are those at {moment.steps:,}."

@@ -21,6 +21,7 @@ from dcpg.config.written import Recorded, Written, fingerprint, parse_written
 from dcpg.errors import BadInput
 from dcpg.settings import dotted
 from dcpg.storage.files import open_regular, read_json
+from dcpg.storage.lock import born
 from dcpg.storage.rows import Evaluation, R, Summary, Timing, parse_rows
 from dcpg.storage.rundir import RunDirectory
 from dcpg.text import option, printable
@@ -165,7 +166,9 @@ def is_running(path: Path) -> bool:
         holder = read_json(lock, 10_000)
         host, pid = holder["host"], int(holder["pid"])
         if host == socket.gethostname():
+            if "born" in holder and holder["born"] != born(pid):  # locks of older releases do not say it
+                return False  # the number belongs to another process now
             return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
         return time.time() - lock.stat().st_mtime < FOREIGN_SILENCE
-    except (OSError, ValueError, TypeError, KeyError, psutil.Error):
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, psutil.Error):
         return False

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import platform
 import socket
 import time
 from pathlib import Path
 from typing import IO, Any
+
+import psutil
 
 from dcpg.errors import BadInput, InUse
 from dcpg.storage.files import dump, open_updating, read_json
@@ -104,6 +107,7 @@ class Lock:
         assert self._file is not None
         self.counter += 1
         text = {"host": socket.gethostname(), "pid": os.getpid(), "started": _started(), "beat": self.counter}
+        text["born"] = born(os.getpid())
         with contextlib.suppress(OSError):  # a full disk must not end the run here
             os.pwrite(self._file.fileno(), dump(text)[:-1].ljust(RECORD - 1) + b"\n", 0)
             os.fdatasync(self._file.fileno())
@@ -115,6 +119,23 @@ class Lock:
                     self.path.unlink(missing_ok=True)
             self._file.close()
             self._file = None
+
+
+def born(pid: int) -> float | None:
+    """When the kernel started a process on this host, by its own count: another process with that number differs.
+
+    None if there is no such process. On Linux these are ticks since the start of the system, which no change of the
+    clock moves.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()  # a name may hold anything
+        return int(fields[19])
+    except (OSError, IndexError):
+        pass
+    try:
+        return None if platform.system() == "Linux" else psutil.Process(pid).create_time()
+    except psutil.Error:
+        return None
 
 
 _START = time.time()

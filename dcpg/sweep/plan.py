@@ -21,12 +21,14 @@ wide = {network.width = 2}
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import math
 import os
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +46,7 @@ from dcpg.envs.procgen import GAMES, check_game
 from dcpg.errors import BadInput, unknown
 from dcpg.methods import METHODS
 from dcpg.methods.plugins import find_method, used
-from dcpg.settings import dotted
+from dcpg.settings import MOST, dotted
 from dcpg.sweep.directory import RUN_NAME, check_name
 
 NAMED_SWEEPS = Path(__file__).parent / "named"
@@ -52,7 +54,7 @@ KEYS = ("methods", "games", "envs", "seeds", "steps", "preset", "levels", "analy
 ENV_KEYS = ("env", "test_env", "name")
 OWN_KEYS = {"method": "methods", "game": "games", "seed": "seeds", "preset": "preset"}  # setting -> key of a sweep
 MAX_FILE_SIZE = 1_000_000  # bytes
-MAX_RUNS = 100_000
+MAX_RUNS = 10_000  # of a sweep; also the most entries of one of its lists
 Games = dict[str, "OwnEnvironment | None"]  # game -> the user's own environment; None: Procgen
 LABEL_PART = re.compile(r"[a-z0-9+=.,_-]{1,40}")
 
@@ -162,6 +164,8 @@ def expand(name: str, source: dict[str, Any], where: Path | str, folder: Path | 
         return Plan(name, source, tuple(_jobs(source, folder or Path.cwd())))
     except BadInput as error:
         raise BadInput(f"{where}: {error}") from None
+    except RecursionError:
+        raise BadInput(f"{where}: its tables are nested too deeply.") from None
 
 
 def _jobs(source: Mapping[str, Any], folder: Path) -> list[Job]:
@@ -191,7 +195,8 @@ def _jobs(source: Mapping[str, Any], folder: Path) -> list[Job]:
     axes = {method: _Axes(source, methods, method, preset) for method in methods}
     runs = len(games) * len(seeds) * sum(each.size for each in axes.values())
     if runs > MAX_RUNS:
-        raise BadInput(f"this sweep has {runs:,} runs; the most is {MAX_RUNS:,}.")
+        shown = f"{runs:,}" if runs < MOST else f"more than {MOST:,}"
+        raise BadInput(f"this sweep has {shown} runs; the most is {MAX_RUNS:,}.")
     # seeds are outermost, so that the first finished runs make whole comparisons
     found = [job for seed in seeds for method in methods for job in axes[method].jobs(games, seed)]
     seen: dict[str, Job] = {}
@@ -205,7 +210,7 @@ def _jobs(source: Mapping[str, Any], folder: Path) -> list[Job]:
 def _environments(given: Any, folder: Path) -> Games:
     """Game -> the user's own environment, for each entry of `envs`."""
     found: Games = {}
-    for entry in given if isinstance(given, list) else [given]:
+    for entry in _entries(given, "envs"):
         table = {"env": entry} if isinstance(entry, str) else entry
         if not isinstance(table, dict) or "env" not in table or not all(isinstance(v, str) for v in table.values()):
             raise BadInput(
@@ -268,12 +273,17 @@ class _Axes:
             if twice:
                 raise BadInput(f"{twice[0]} of the variant {variant} is also in [grid], or belongs at the top.")
         self.size = len(self.variants) * math.prod(len(values) for values in varied.values())
+        self._first: dict[tuple[str, int], Config] = {}  # game, place in the grid -> that of the first seed
 
     def jobs(self, games: Games, seed: int) -> Iterator[Job]:
-        for (variant, own), *values in itertools.product(self.variants.items(), *self.varied.values()):
+        for place, ((variant, own), *values) in enumerate(
+            itertools.product(self.variants.items(), *self.varied.values())
+        ):
             settings = self.fixed | dict(zip(self.varied, values, strict=True)) | own
             for game, environment in games.items():
-                config = self._config(game, seed, settings)
+                if (game, place) not in self._first:
+                    self._first[game, place] = self._config(game, seed, settings)
+                config = dataclasses.replace(self._first[game, place], seed=seed)
                 label = self._label(config, variant if own else "")
                 name = check_name(f"{game.removeprefix(OWN).lower()}-{label}-{seed}")
                 job = Job(name, config, label, environment, self.analyses)
@@ -328,7 +338,8 @@ def _digest(text: str) -> str:
 def _short_names(names: list[str]) -> dict[str, str]:
     """The last part of each dotted name where it is unambiguous."""
     last = [name.rsplit(".", 1)[-1] for name in names]
-    return {name: short if last.count(short) == 1 else name for name, short in zip(names, last, strict=True)}
+    times = Counter(last)
+    return {name: short if times[short] == 1 else name for name, short in zip(names, last, strict=True)}
 
 
 def _setting_names(method: str) -> set[str]:
@@ -411,7 +422,7 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _names(source: Mapping[str, Any], key: str) -> list[str]:
     if key not in source:
         raise BadInput(f"{key} is missing.")
-    values = source[key] if isinstance(source[key], list) else [source[key]]
+    values = _entries(source[key], key)
     if not values:
         raise BadInput(f"{key} is empty.")
     for value in values:
@@ -422,7 +433,7 @@ def _names(source: Mapping[str, Any], key: str) -> list[str]:
 
 
 def _integers(given: Any, key: str) -> list[int]:
-    values = given if isinstance(given, list) else [given]
+    values = _entries(given, key)
     if not values:
         raise BadInput(f"{key} is empty.")
     for value in values:
@@ -432,7 +443,15 @@ def _integers(given: Any, key: str) -> list[int]:
     return values
 
 
+def _entries(given: Any, key: str) -> list[Any]:
+    """The entries of a list, or the only one; refused if there are more than a sweep has runs."""
+    found = given if isinstance(given, list) else [given]
+    if len(found) > MAX_RUNS:
+        raise BadInput(f"{key} has {len(found):,} entries: a sweep has at most {MAX_RUNS:,} runs.")
+    return found
+
+
 def _check_unique(values: list[Any], key: str) -> None:
-    for value in values:
-        if values.count(value) > 1:
+    for value, times in Counter(values).items():
+        if times > 1:
             raise BadInput(f"{key} names {value!r} twice.")

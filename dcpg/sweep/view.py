@@ -16,7 +16,7 @@ from dcpg.runs.status import RunStatus, is_running, status_of
 from dcpg.storage.files import Unreadable, read_json
 from dcpg.sweep.directory import SweepDirectory, check_name
 from dcpg.sweep.index import Index, RunHistory
-from dcpg.sweep.plan import Job, Plan, expand
+from dcpg.sweep.plan import MAX_RUNS, Job, Plan, expand
 from dcpg.text import printable
 
 SCHEMA = 1  # of sweep.json
@@ -204,8 +204,8 @@ def read_plan(directory: SweepDirectory) -> Plan:
         raise BadInput(f"{directory.plan} cannot be read ({error}).") from None
     except (TypeError, KeyError) as error:
         raise BadInput(f"{directory.plan} cannot be read ({type(error).__name__}: {error}).") from None
-    if not known:
-        raise BadInput(f"{directory.plan} is not a sweep that this program knows.")
+    if not known or not isinstance(runs, list) or len(runs) > MAX_RUNS:
+        raise BadInput(f"{directory.plan} is not a sweep that this program knows, of at most {MAX_RUNS:,} runs.")
     if "jobs" in plain:
         return Plan(name, source, tuple(_recorded_jobs(plain["jobs"], runs, directory)))
     if "envs" in source:  # would be imported to expand it

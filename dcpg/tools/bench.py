@@ -16,7 +16,7 @@ from dcpg.errors import DcpgError
 from dcpg.machine.automatic import settled
 from dcpg.machine.devices import cpu_name, device_of, has_bf16
 from dcpg.methods.plugins import load_sent, to_send
-from dcpg.text import counted
+from dcpg.text import counted, say
 from dcpg.tools.measurement import DTYPES, PARTS, Measurement
 
 DEFAULT_METHODS = ("ppo", "ppg", "dcpg", "ddcpg")
@@ -34,12 +34,12 @@ def bench(methods: Sequence[str], preset: str, settings: Mapping[str, Any], memo
     device, asked = device_of(configs[0]), configs[0].machine.precision
     precisions = [asked, *(p for p in DTYPES if p != asked and (p == "fp32" or has_bf16(device)))]
     if "bf16" not in precisions:
-        print("Only float32 is measured: this device does not compute bfloat16 natively.", file=sys.stderr)
+        say("Only float32 is measured: this device does not compute bfloat16 natively.", to=sys.stderr)
     found: dict[str, Any] = {"machine": {}, "methods": {}}
     for number, (name, config) in enumerate(zip(methods, configs, strict=True), 1):
         figures: dict[str, Any] = {}
         for precision in precisions:
-            print(f"Measuring {name} in {precision} ({number} of {len(methods)}) ...", file=sys.stderr)
+            say(f"Measuring {name} in {precision} ({number} of {len(methods)}) ...", to=sys.stderr)
             own = {**settings, "machine.precision": precision}
             asked_of = {"method": name, "preset": preset, "settings": own, "memory": memory}
             plugins = to_send(name, config.network.encoder)

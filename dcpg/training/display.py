@@ -22,7 +22,7 @@ from dcpg.envs.base import Spaces
 from dcpg.machine import estimate
 from dcpg.machine.needs import Needs
 from dcpg.storage.rows import Evaluation, Metrics
-from dcpg.text import counted, duration, for_audience
+from dcpg.text import counted, duration, for_audience, one_line
 from dcpg.torchrun import processes
 
 REDRAW_SECONDS = 0.25  # at least, between two pictures on a terminal
@@ -44,6 +44,14 @@ def _terminal_may_be_closed() -> Iterator[None]:
     except OSError as error:
         if error.errno != errno.EIO:
             raise
+
+
+def as_text(text: str, style: str = "", *, cut: bool = False) -> Text:
+    """Text for a console that shows every character as it is; rich would take [bold] and :smile: for its own markup.
+
+    With `cut`, it stays on one line of the terminal.
+    """
+    return Text(one_line(text), style, overflow="ellipsis" if cut else None, no_wrap=cut or None)
 
 
 class Display(ABC):
@@ -85,7 +93,7 @@ class Display(ABC):
     def message(self, text: str, style: str = "") -> None:
         """Print a sentence, on a terminal above the picture."""
         with _terminal_may_be_closed():
-            self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=not self.on_terminal)
+            self.console.print(as_text(text), style=style, soft_wrap=not self.on_terminal)
 
     def close(self) -> None:
         """Leave the last picture on the terminal."""

@@ -11,6 +11,7 @@ from dcpg.config.schema import Config
 from dcpg.envs.base import Spaces
 from dcpg.machine.needs import Needs
 from dcpg.storage.rows import Evaluation, Metrics
+from dcpg.text import say
 
 
 class RunObserver(Protocol):
@@ -72,7 +73,7 @@ class SilentObserver(Observer):
     """Shows nothing; warnings go to standard error."""
 
     def warn(self, message: str) -> None:
-        print(message, file=sys.stderr)
+        say(message, to=sys.stderr)
 
 
 class Together(Observer):

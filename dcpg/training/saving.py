@@ -19,7 +19,7 @@ from dcpg.ranks import Ranks
 from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged, Manifest
 from dcpg.storage.rows import Rows, first_rows, read_rows
 from dcpg.storage.rundir import RunDirectory
-from dcpg.text import counted, printable
+from dcpg.text import counted, for_audience, printable
 from dcpg.training.evaluations import Evaluations
 from dcpg.training.state import STRANGE, from_schema_1, pack, read_plain, unpack
 
@@ -71,16 +71,28 @@ class Saver:
                 return
             except OSError as error:
                 self._failures += 1
-                self.warn(f"The checkpoint could not be written ({error}); the one before it is kept.")
+                kept = "; the one before it is kept" if self._exists() else ""
+                self.warn(f"The checkpoint could not be written ({error}){kept}.")
                 if self._failures >= SAVE_TRIES or (final and attempt == tries - 1):
                     raise StorageFailed(
-                        f"{self.directory.path} could not be written to {self._failures} times ({error}). Free some "
-                        f"disk space, then run: {self.resume_command}"
+                        f"{self.directory.path} could not be written to {self._failures} times ({error}). "
+                        f"{self.advice('disk space')}"
                     ) from None
                 if final:
                     time.sleep(1)
             finally:
                 self._saved_at = time.monotonic()
+
+    def _exists(self) -> bool:
+        """Whether there is a run yet: a new one writes config.json after its first checkpoint."""
+        return self.directory.config.exists()
+
+    def advice(self, what: str) -> str:
+        """What is true and what to do when there was not enough of something."""
+        if self._exists():
+            return f"The last checkpoint is kept: free some {what}, then run: {self.resume_command}"
+        again = for_audience("give the same `dcpg train` command again", "call dcpg.train again")
+        return f"The run had not begun, and there is nothing to resume: free some {what}, then {again}."
 
     def _save(self) -> None:
         at, directory = self.algorithm.cursor, self.directory

@@ -18,7 +18,7 @@ from dcpg.errors import BadInput
 from dcpg.extras import need
 from dcpg.machine.automatic import settled
 from dcpg.machine.devices import device_of, has_bf16
-from dcpg.machine.needs import Needs, check_room, missing_room, needs_of
+from dcpg.machine.needs import Needs, check_address_space, check_room, missing_room, needs_of
 from dcpg.ranks import ALONE, Ranks
 from dcpg.storage.checkpoint import Damaged
 from dcpg.storage.rows import Summary, read_rows
@@ -94,6 +94,7 @@ def resume(
     directory = RunDirectory(out, ranks.first)
     ranks.first_does(directory.check_unused)
     ranks.first_does(lambda: _check_extras(config))
+    check_address_space()
     done = len(read_rows(directory.metrics.path))
     _announce(config, spaces, needs_of(config, spaces), max(config.rollouts - done, 0), observer, ranks)
     ranks.first_does(directory.lock.acquire)
@@ -162,6 +163,7 @@ def _check_needs(config: Config, spaces: Spaces, out: Path, observer: RunObserve
     """Refuse a run for which there is no room, and announce what it needs."""
     needs = needs_of(config, spaces)
     ranks.first_does(lambda: check_room(needs, config, out))
+    check_address_space()
     _announce(config, spaces, needs, config.rollouts, observer, ranks)
 
 

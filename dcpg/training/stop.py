@@ -15,6 +15,7 @@ from typing import Any
 
 from dcpg.errors import EnvironmentHung, InUse
 from dcpg.storage.lock import Lock
+from dcpg.text import say
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
@@ -97,5 +98,5 @@ class Watchdog:
 
 def _end(why: str, code: int) -> None:
     """End the process from this thread, even if the others are blocked."""
-    print(why, file=sys.stderr, flush=True)
+    say(why, to=sys.stderr, flush=True)
     os._exit(code)

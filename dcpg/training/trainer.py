@@ -122,13 +122,12 @@ class Trainer(LoopObserver):
         """Train from the current position to the end; `begin` saves and writes down a new run first."""
         self.observer.start(self.config, self.directory.path, self.algorithm.cursor.rollout)
         # prepared now, while there is memory for it
-        out_of_memory = (
-            f"There was no memory left; the run needs {self.needs.sentence()}. The last checkpoint is kept: free some "
-            f"memory, then run: {self.resume_command}"
-        )
+        needed = f"There was no memory left; the run needs {self.needs.sentence()}."
+        out_of_memory = f"{needed} {self.saver.advice('memory')}"
         with self.signals, self.watchdog:
             try:
                 begin()
+                out_of_memory = f"{needed} {self.saver.advice('memory')}"
                 self._write_interim_summary("running")
                 self._evaluate_if_due()
                 while self.algorithm.cursor.rollout < self.config.rollouts:

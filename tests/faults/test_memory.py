@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.driver import Driver, each, record, train_arguments
+from tests.faults.driver import Driver, copy, each, record, train_arguments
+from tests.machine.test_memory import under_limit
 
 pytestmark = pytest.mark.faults
 
@@ -29,6 +30,26 @@ def test_a_run_without_room_is_refused(runs: Driver, tmp_path: Path, more: list[
     assert "Traceback" not in ended.err
     assert not out.exists()
     record("22 a run without room is refused", 1, 1)
+
+
+def test_a_limit_of_the_address_space(runs: Driver, stopped: Path, tmp_path: Path) -> None:
+    """`ulimit -v` from next to nothing up to where a run fits: one sentence and a code that says why, or success."""
+    train = ["train", "ppo", "--game", "maze", "--preset", "tiny", "--steps", "128", "--set", "evaluation.max_steps=12"]
+    jobs = [(size, [*train, "--out", "OUT"]) for size in (100, 500, 690, 710, 800, 1100, 1400, 2000)]
+    jobs += [(size, [*train, "--set", "check_room=false", "--out", "OUT"]) for size in (750, 1000)]
+    jobs += [(size, [name, "OUT"]) for name in ("resume", "eval") for size in (750, 1100)]
+
+    def work(job: tuple[int, list[str]]) -> None:
+        size, arguments = job
+        out = tmp_path / f"{'-'.join(arguments).replace('/', '')}-{size}"
+        if arguments[0] != "train":
+            copy(stopped, out)
+        ended = under_limit(size, *(str(out) if word == "OUT" else word for word in arguments))
+        assert ended.returncode in ((0,) if size == 2000 else (2, 7)), f"{ended.returncode} {ended.stderr}"
+        assert ended.stderr.count("\n") == (0 if size == 2000 else 1), ended.stderr
+        assert out.exists() == (size == 2000 or arguments[0] != "train")
+
+    each(jobs, work, "22 a limit of the address space")
 
 
 def test_memory_is_refused_to_a_run(runs: Driver, reference: Callable[..., Path], tmp_path: Path) -> None:

@@ -76,6 +76,26 @@ def test_disk_full_for_ever(runs: Driver, reference: Callable[..., Path], tmp_pa
     each(jobs, work, "10 disk full for ever")
 
 
+def test_disk_full_before_the_run_exists(runs: Driver, reference: Callable[..., Path], tmp_path: Path) -> None:
+    """Exit 6 with what is true: there is nothing to resume. Nothing is left, and the same command starts the run."""
+    jobs = ["write", "replace /checkpoints/", "mkdir /checkpoints/", "write config.json"]
+
+    def work(calls: str) -> None:
+        out = tmp_path / calls.replace(" ", "-").replace("/", "")
+        ended = runs.train(out, f"disk-error ENOSPC 1 -1 {calls}", steps=256)
+        assert ended.code == 6, str(ended)
+        assert "Traceback" not in ended.err
+        assert "dcpg resume" not in ended.out + ended.err
+        assert "before it is kept" not in ended.out + ended.err
+        assert "config.json" in calls or "give the same `dcpg train` command again" in ended.err
+        assert not out.exists()
+        again = runs.train(out, steps=256)
+        assert again.code == 0, str(again)
+        assert differences(out, reference("ddcpg", 256)) == []
+
+    each(jobs, work, "10 disk full before the run exists")
+
+
 def test_resume_on_a_full_disk(runs: Driver, reference: Callable[..., Path], stopped: Path, tmp_path: Path) -> None:
     out = driver.copy(stopped, tmp_path / "run")
     ended = runs.resume(out, "disk-error ENOSPC 1 -1 write,fsync,mkdir")

@@ -157,6 +157,37 @@ def test_nothing_in_the_data_is_taken_for_markup(made: Made, look: Any) -> None:
     assert "onerror" in view.page.inner_text("#problems")
 
 
+def test_names_in_charts_are_text(tmp_path: Path, look: Any) -> None:
+    """plotly takes some HTML for markup, and %{...} for a place to fill in; other names would turn a line around."""
+    words = '<a href="https://example.org">x</a><b>y</b><br><img src=x onerror=alert(1)>&amp;%{x}%{meta}'
+    for seed in (0, 1):
+        for name, plugin in (("<b>", True), ("", False)):
+            path = tmp_path / "runs" / f"{name}{seed}"
+            synthetic.of_a_stranger(path, f"{words}\u202e\x1b[1m", seed, plugin=plugin)
+    write_report([tmp_path / "runs"], tmp_path / "out", pictures=False)
+    view = look((tmp_path / "out" / "report.html").as_uri())
+    dialogs: list[str] = []
+    view.page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    view.page.evaluate("dcpgReport.drawAll()")
+    pointed = """() => document.querySelectorAll(".chart").forEach((node) => Plotly.Fx.hover(node, node.data.flatMap(
+        (t, curveNumber) => (t.meta === "band" ? [] : [{ curveNumber, pointNumber: t.z ? [0, 1] : 0 }]))))"""
+    view.page.evaluate(pointed)
+    until(view.page, "document.querySelectorAll('.hoverlayer text').length > 0")
+    shown = f"{words}\\u202e\\u001b[1m"
+    title = f"m{shown} [gamma={shown}] [init]"
+    texts = view.page.eval_on_selector_all("svg text", "nodes => nodes.map((n) => n.textContent)")
+    assert {shown, title} <= set(texts)
+    assert any(text.startswith(f"{title}, {shown}: ") for text in texts)  # below the pointer
+    assert title in view.page.inner_text("#curves .chips")
+    assert shown in view.page.text_content("#configuration table:last-of-type")
+    assert view.page.query_selector_all("main a[href*=example], main b:not(.pill b), main img, svg a") == []
+    styled = "nodes => nodes.filter((n) => n.style.fontWeight === 'bold' || n.classList.contains('line')).length"
+    assert view.page.eval_on_selector_all("svg tspan", styled) == 0
+    assert not any("\u202e" in text or "\x1b" in text for text in [*texts, view.page.text_content("body")])
+    assert dialogs == []
+    assert view.errors == []
+
+
 def test_curves_show_the_means_of_the_runs(made: Made, look: Any) -> None:
     view = look(address(made))
     titles = {"BigFish": "bigfish", "StarPilot": "starpilot"}

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import random
+import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dcpg.errors import BadInput
+from dcpg.report import serve
 from dcpg.report.serve import ReportServer, serve_report
 from dcpg.report.write import write_report
 from tests import synthetic
@@ -63,6 +67,60 @@ def test_only_what_was_generated_is_served(tmp_path: Path) -> None:
         found.shutdown()
         found.server_close()
         thread.join()
+
+
+@pytest.fixture
+def served() -> Iterator[int]:
+    """The port of a server without a report."""
+    found = ReportServer(0)
+    thread = threading.Thread(target=found.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    yield int(found.server_address[1])
+    found.shutdown()
+    found.server_close()
+    thread.join()
+
+
+def was_ended(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:  # with something that was not read
+        return True
+
+
+def test_connections_that_never_ask_hold_up_nobody(served: int, capfd: pytest.CaptureFixture[str]) -> None:
+    """200 of them, after each twenty of which somebody asks in earnest."""
+    before, threads = threading.active_count(), list[int]()
+    with contextlib.ExitStack() as opened:
+        held = []
+        for number in range(200):
+            held.append(opened.enter_context(socket.create_connection(("127.0.0.1", served), timeout=20)))
+            held[-1].sendall(b"GET / HTTP/1.1\r\nHost: 127.0"[: number % 29])
+            if number % 20 == 19:
+                assert ask(served, "/version") == (200, b"")
+            threads.append(threading.active_count() - before)
+        assert max(threads) <= serve.MOST + 1  # one may be about to end
+        assert all(map(was_ended, held[:100]))  # the oldest
+    assert ask(served, "/version") == (200, b"")
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("part", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: 127.0.0.1:1\r\nX: "])
+def test_a_connection_has_a_time_limit(served: int, part: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it sends something."""
+    monkeypatch.setattr(serve, "PATIENCE", 0.2)
+    with socket.create_connection(("127.0.0.1", served), timeout=20) as held:
+        held.sendall(part)
+        held.settimeout(0.05)
+        for _ in range(400):
+            try:
+                assert was_ended(held)
+                break
+            except TimeoutError:
+                with contextlib.suppress(OSError):
+                    held.sendall(b"a" if part else b"")
+        else:
+            raise AssertionError("it went on")
 
 
 def test_a_port_in_use_is_one_sentence() -> None:

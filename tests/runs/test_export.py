@@ -17,18 +17,23 @@ import pytest
 import torch
 import yaml
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from markdown_it import MarkdownIt
 from safetensors.torch import load_file, save_file
 
 import dcpg
 from dcpg.config.resolve import resolve
 from dcpg.config.schema import Config
 from dcpg.config.written import from_json, parse_written, to_write
+from dcpg.core.rewards import RewardNormaliser
 from dcpg.errors import BadInput, DcpgError, NoValidCheckpoint, StorageFailed
 from dcpg.machine.automatic import settled
 from dcpg.runs import export, video
 from dcpg.storage.rows import SPLITS, read_rows
 from dcpg.storage.rundir import RunDirectory
+from dcpg.text import one_line
 from dcpg.training import start as launch
+from dcpg.training.weights import Moment
+from tests import synthetic
 from tests.cli.test_cli import run
 
 SETTINGS = {
@@ -352,6 +357,45 @@ def test_your_own_environment(tmp_path: Path) -> None:
     assert dcpg.load(folder).act(frames, greedy=True).tolist() == one.act(frames, greedy=True).tolist()
     with pytest.raises(BadInput, match="environment of your own"):
         dcpg.evaluate(folder)
+
+
+def test_names_from_outside_are_text_on_the_card(tmp_path: Path) -> None:
+    """As Markdown renders it: no tag, link or picture but the card's own, and nothing ends a table or a block."""
+    words = (
+        "<img src=x onerror=alert(1)>|`<b>`|**b** [x](https://example.org) ![x](y) https://example.org www.example.org "
+        "<https://example.org> $x$ #1 a_b_ \\ &lt; \n```\n<script>\n---\n# heading\n\x1b[1m\u202e"
+    )
+    shown = one_line(words)
+    path = synthetic.of_a_stranger(tmp_path / "run", words, plugin=False)
+    plain = json.loads((path / "config.json").read_text())
+    plugin = {"kind": "encoder", "name": words, "plugin": f"{words}.py", "sha256": words}
+    library = {"library": words, "pictures": words}
+    plain["environment"] |= {"id": "maze.py:make", "test_id": None}  # or there would be no command
+    written = parse_written(plain | {"plugins": [plugin], "procgen": library, "versions": {words: words}})
+    moment = Moment(b"", RewardNormaliser(1, 0.99), 128, 0)
+    text = export.card(written, moment, {"test": [1.0, 2.0], "train": [3.0]})
+    assert [c for c in text if not c.isprintable() and c != "\n"] == []
+    (tmp_path / "README.md").write_text(text)
+    assert front_matter(tmp_path)["tags"][-1] == f"own-{words}"
+    assert front_matter(tmp_path)["model-index"][0]["results"][0]["dataset"]["name"] == f"{words}, unseen levels"
+    head, body = text.removeprefix("---\n").split("---\n", 1)
+    assert not set(head) & set("<>&")
+    tokens = [t for one in MarkdownIt("gfm-like", {"linkify": False}).parse(body) for t in (one, *(one.children or []))]
+    live = {"html_block", "html_inline", "link_open", "image", "em_open", "strong_open"}
+    assert live & {token.type for token in tokens} == set()
+    headings = [tokens[i + 1].content for i, t in enumerate(tokens) if t.type == "heading_open"]
+    assert headings[1:] == ["Returns", "Use", "Reproducing it", "Citation", "Licence"]
+    titled = next(t for t in tokens if t.type == "inline")
+    assert "".join(child.content for child in titled.children or []) == f"dcpg on {shown}"
+    assert [t.info for t in tokens if t.type == "fence"] == ["python", "sh", "bibtex"]
+    cells = [len([t for t in row.split("\n") if t]) for row in body.split("\n\n") if row.startswith("| | |")]
+    assert cells == [9]
+    code = next(t.content for t in tokens if t.type == "fence")
+    compile(code, "card", "exec")
+    assert f"# import {shown}.py here" in code
+    outside = re.sub(r"^```.*?^```$", "", body, flags=re.DOTALL | re.MULTILINE)
+    assert not re.search(r"<[a-z/!]", outside)
+    assert "://" not in outside
 
 
 def test_from_the_command_line(capsys: pytest.CaptureFixture[str], trained: Path, tmp_path: Path) -> None:

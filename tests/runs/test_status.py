@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ import pytest
 from dcpg.errors import BadInput
 from dcpg.runs.status import RunStatus, is_running, last_rows, status_of
 from dcpg.storage.files import dump
-from dcpg.storage.lock import Lock
+from dcpg.storage.lock import Lock, born
 from dcpg.storage.rows import Timing
 from dcpg.sweep.directory import SweepDirectory
 from tests.sweep.fakes import evaluation, place, planned, summary, timing, write_run
@@ -114,6 +117,39 @@ def test_rows_that_cannot_be_read_count_as_absent(tmp_path: Path, row: bytes) ->
     assert status_of(job.config, path) == RunStatus("interrupted", 256, place(256))
     (path / "timing.jsonl").write_bytes(timing(128, 5.0) + row + b"\n")
     assert status_of(job.config, path).steps == 128
+
+
+def test_a_process_number_that_was_given_away_is_not_running(tmp_path: Path) -> None:
+    """The number in a lock that was left behind belongs to a living process, but not to the one that held it."""
+    lock = tmp_path / "lock"
+    held = Lock(lock)
+    held.acquire()
+    record = json.loads(lock.read_bytes())
+    held.release()
+    assert record["born"] == born(os.getpid())
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        assert born(other.pid) is not None
+        for holder, running in (
+            (record, True),
+            (record | {"pid": other.pid}, False),
+            (record | {"pid": other.pid, "born": born(other.pid)}, True),
+            ({key: value for key, value in record.items() if key != "born"} | {"pid": other.pid}, True),  # older
+            (record | {"born": None}, False),
+            (record | {"born": "x"}, False),
+            (record | {"pid": "x"}, False),
+            (record | {"pid": -1}, False),
+            (record | {"pid": 10**30}, False),
+            (record | {"pid": float("inf")}, False),
+            (record | {"pid": None}, False),
+        ):
+            lock.write_text(json.dumps(holder))
+            assert is_running(tmp_path) is running, holder
+        other.communicate(b"\n")
+    assert born(other.pid) is None
+    held = Lock(lock)
+    held.acquire()  # whoever resumes the run takes it over at once
+    assert json.loads(lock.read_bytes()) == record
+    held.release()
 
 
 def test_whether_a_run_is_running(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from dcpg.config.written import fingerprint
 from dcpg.errors import BadInput
+from dcpg.sweep import plan as planning
 from dcpg.sweep.directory import SweepDirectory
 from dcpg.sweep.plan import Plan, expand, named_sweeps, read
 from tests.docs.pages import DOCS, section, table_rows
@@ -137,8 +138,6 @@ def test_scalars_and_defaults() -> None:
         ({"seeds": [-1]}, "seeds must be whole numbers, 0 or more; got -1."),
         ({"seeds": True}, "seeds must be whole numbers, 0 or more; got True."),
         ({"seeds": "3"}, "seeds must be whole numbers, 0 or more; got '3'."),
-        ({"seeds": 10**12}, "a sweep has at most 100,000 runs"),
-        ({"games": "all", "seeds": 90_000}, "this sweep has 2,880,000 runs; the most is 100,000."),
         ({"steps": 1.5}, "steps must be whole numbers, 0 or more; got 1.5."),
         ({"steps": [512, 1024]}, "steps must be one number; for several, write them as steps under [grid]"),
         ({"steps": 1}, "steps=1 is less than one rollout"),
@@ -178,6 +177,40 @@ def test_plans_that_are_refused(changes: dict[str, Any], said: str) -> None:
         planned(**changes)
     assert str(error.value).startswith("small.toml: ")
     assert said in str(error.value)
+
+
+def test_too_many_runs_are_refused_before_any_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists as long as a file may hold, a product with thousands of digits, and tables as deep as they may be."""
+
+    def refuse(*given: Any, **more: Any) -> Any:
+        raise AssertionError("a run was made")
+
+    monkeypatch.setattr(planning, "resolve", refuse)
+    monkeypatch.setattr(planning, "find", refuse)
+    gamma = {"algorithm": {"gamma": list(range(6_000))}}
+    names = {f"x{i}": [0, 1] for i in range(20_000)}
+    deep: dict[str, Any] = {}
+    for _ in range(10_000):
+        deep = {"a": deep}
+    most = "a sweep has at most 10,000 runs."
+    for changes, said in (
+        ({"seeds": 10**12}, f"seeds is 1,000,000,000,000: {most}"),
+        ({"seeds": list(range(60_000))}, f"seeds has 60,000 entries: {most}"),
+        ({"seeds": [0] * 60_000}, f"seeds has 60,000 entries: {most}"),
+        ({"methods": ["ppo"] * 60_000}, f"methods has 60,000 entries: {most}"),
+        ({"games": ["maze"] * 60_000}, f"games has 60,000 entries: {most}"),
+        ({"envs": ["CartPole-v1"] * 60_000}, f"envs has 60,000 entries: {most}"),
+        ({"levels": list(range(60_000))}, f"levels has 60,000 entries: {most}"),
+        ({"games": "all", "seeds": 9_000}, "this sweep has 288,000 runs; the most is 10,000."),
+        ({"grid": gamma}, "this sweep has 12,000 runs; the most is 10,000."),
+        ({"levels": list(range(100)), "grid": {"algorithm": {"gamma": list(range(60))}}}, "this sweep has 12,000 runs"),
+        ({"variants": {f"v{i}": {} for i in range(9_000)}}, "this sweep has 18,000 runs; the most is 10,000."),
+        ({"grid": names}, "this sweep has more than 1,000,000,000,000,000,000 runs; the most is 10,000."),
+        ({"set": deep}, "its tables are nested too deeply."),
+    ):
+        with pytest.raises(BadInput) as error:
+            planned(**{"seeds": 1, "games": "maze"} | changes)
+        assert said in str(error.value)
 
 
 def test_settings_of_the_command_come_over_the_files(tmp_path: Path) -> None:

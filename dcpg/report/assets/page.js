@@ -1,5 +1,6 @@
 "use strict";
 // The report's page. Everything shown comes from the element "data"; text is only ever set as text, never as markup.
+// Names in it may be anybody's. Charts take some HTML and templates for markup: `draw` escapes all text that they get.
 (() => {
   const D = JSON.parse(document.getElementById("data").textContent);
   const MADE = JSON.parse(document.getElementById("made").textContent);
@@ -92,11 +93,18 @@
     const v = (name) => style.getPropertyValue(name).trim();
     return { ink: v("--ink"), soft: v("--soft"), grid: v("--grid"), card: v("--card"), line: v("--line") };
   }
+  const TEMPLATES = ["hovertemplate", "texttemplate"]; // fixed texts: what they show of the data they name as %{...}
+  function escaped(value) {
+    if (typeof value === "string") return value.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;").replaceAll("%{", "&#37;{");
+    if (Array.isArray(value)) return value.map(escaped);
+    if (value === null || typeof value !== "object") return value;
+    return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, TEMPLATES.includes(k) ? v : escaped(v)]));
+  }
   function draw(node) {
     const make = drawings.get(node);
     if (!make || !node.isConnected) return;
     const c = colours();
-    const { traces, layout = {} } = make(c);
+    const { traces, layout = {} } = escaped(make(c));
     const axis = { gridcolor: c.grid, zerolinecolor: c.line, linecolor: c.line, automargin: true, tickfont: { size: 11 } };
     const narrow = node.clientWidth < 420;
     const whole = {
@@ -200,7 +208,7 @@
         if (known.length) {
           traces.push({ type: "scatter", mode: "markers", name: "the paper, 25M steps", x: known.map((p) => p[0]), y: known.map((p) => p[1]), marker: { symbol: "diamond-open", size: 11, color: c.ink }, hovertemplate: `paper, %{y}: %{x:.${digits}f}<extra></extra>` });
         }
-        return { traces, layout: { height: 110 + 42 * list.length, margin: { l: 10, r: 12, t: 6, b: 40 }, yaxis: { range: [list.length - 0.5, -0.5], automargin: true }, showlegend: traces.length > 1, legend: { orientation: "h", xref: "container", x: 0.02, yanchor: "bottom", yref: "container", y: 0 },
+        return { traces, layout: { height: 110 + 42 * list.length, margin: { l: 10, r: 12, t: 6, b: 40 }, yaxis: { type: "category", range: [list.length - 0.5, -0.5], automargin: true }, showlegend: traces.length > 1, legend: { orientation: "h", xref: "container", x: 0.02, yanchor: "bottom", yref: "container", y: 0 },
           xaxis: { title: { text: measure.value === "normalised" ? `% of PPO, ${LEVELS[split.value]}` : "min-max normalised return, unseen levels", font: { size: 11 } } } } };
       }, "fitted");
       const papers = list.some((m) => value(m).paper !== null && value(m).paper !== undefined);
@@ -231,7 +239,7 @@
           const traces = [];
           for (const c of list) {
             const m = methods.get(c.label);
-            const hover = { customdata: c.seeds.map(seeds), hovertemplate: `${m.title}: %{y:.2f} (%{customdata})<extra></extra>` };
+            const hover = { customdata: c.seeds.map(seeds), hovertemplate: "%{fullData.name}: %{y:.2f} (%{customdata})<extra></extra>" };
             if (what.value === "gap") {
               if (c.test) traces.push(...band(c.steps, c.train.mean.map((v, i) => v - c.test.mean[i]), [], [], m.colour, m.title, { trace: hover }));
             } else {
@@ -254,8 +262,8 @@
       traces: D.methods.filter((m) => shown(m.label)).map((m) => {
         const rows = D.gaps.filter((r) => r.label === m.label);
         return { type: "bar", name: m.title, x: rows.map((r) => gameTitle.get(r.game)), y: rows.map((r) => r.gap), marker: { color: m.colour }, customdata: rows.map((r) => seeds(r.seeds)),
-          error_y: { type: "data", array: rows.map((r) => r.std || null), thickness: 1.5, width: 3, color: c.ink }, hovertemplate: `${m.title}, %{x}: %{y:.2f} (%{customdata})<extra></extra>` };
-      }), layout: { barmode: "group", height: D.methods.length > 6 ? 520 : 360, showlegend: true, legend: { orientation: "h", y: -0.14 }, yaxis: { title: { text: "training less unseen", font: { size: 11 } } } },
+          error_y: { type: "data", array: rows.map((r) => r.std || null), thickness: 1.5, width: 3, color: c.ink }, hovertemplate: "%{fullData.name}, %{x}: %{y:.2f} (%{customdata})<extra></extra>" };
+      }), layout: { barmode: "group", height: D.methods.length > 6 ? 520 : 360, showlegend: true, legend: { orientation: "h", y: -0.14 }, xaxis: { type: "category" }, yaxis: { title: { text: "training less unseen", font: { size: 11 } } } },
     }), "fitted"));
   }
 
@@ -327,7 +335,7 @@
           return { traces: [{ type: "heatmap", z, x: names, y: names, zmin: 0, zmax: 1, colorscale: [[0, "#b2485d"], [0.5, c.card], [1, "#2f8f6b"]], showscale: false, xgap: 2, ygap: 2,
             text: z.map((r) => r.map((v) => (v === null ? "" : v.toFixed(2)))), texttemplate: "%{text}",
             hovertemplate: "P(%{y} better than %{x}) = %{z:.2f}<extra></extra>" }],
-            layout: { title: "Probability that the row beats the column", yaxis: { autorange: "reversed" }, margin: { l: 60, r: 10, t: 30, b: 60 } } };
+            layout: { title: "Probability that the row beats the column", xaxis: { type: "category" }, yaxis: { type: "category", autorange: "reversed" }, margin: { l: 60, r: 10, t: 30, b: 60 } } };
         }, "tall");
       }
     });

@@ -20,7 +20,7 @@ from dcpg.sweep.local import run_needs
 from dcpg.sweep.plan import Job, one_per_label
 from dcpg.sweep.ray import cluster
 from dcpg.sweep.ray.task import DriverFile, carry_out
-from dcpg.text import counted
+from dcpg.text import counted, say
 
 NODE_LABEL = "ray.io/node-id"
 RESOURCES = {"num_cpus": "CPU", "memory": "memory", "num_gpus": "GPU"}  # option of a task -> resource of a node
@@ -31,7 +31,7 @@ class NoNodeLeft(DcpgError):
 
 
 def _print_message(text: str) -> None:
-    print(f"dcpg: {text}", file=sys.stderr)
+    say(f"dcpg: {text}", to=sys.stderr)
 
 
 class RayEngine:
