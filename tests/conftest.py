@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from dcpg import text
+from dcpg.envs import procgen
 from dcpg.machine import estimate
 
 # under nohup it is ignored, all processes inherit that, and runs let it be
@@ -25,6 +26,13 @@ def no_probe(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """Runs do not time themselves before they start, but in the tests of that."""
     if request.node.path.name not in ("test_display.py", "test_estimate.py"):
         monkeypatch.setattr(estimate, "costs", lambda config, spaces: estimate.Costs(0.1, 0.2, 0.3))
+
+
+@pytest.fixture(autouse=True)
+def no_trial(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """States of Procgen are taken untried, but in the tests of that: a second process loads the library's pictures."""
+    if request.node.path.name != "test_states.py":
+        monkeypatch.setattr(procgen, "try_states", lambda game, mode, states: None)
 
 
 @pytest.fixture(autouse=True)

@@ -67,7 +67,7 @@ def make_train(config: Config, maker: EnvMaker | None, levels: LevelChooser | No
         whole = _procgen(config, n, seed, count=config.levels.count)
         states = whole.state()
         whole.close()
-        env.restore(states[own])
+        env.take(states[own])
     return _with_stack(config, env)
 
 

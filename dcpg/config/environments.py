@@ -23,7 +23,7 @@ from gymnasium.vector import AutoresetMode
 
 from dcpg.config.identity import identity
 from dcpg.config.schema import OWN
-from dcpg.envs.adapter import GymnasiumEnv
+from dcpg.envs.adapter import GymnasiumEnv, close
 from dcpg.envs.base import Spaces
 from dcpg.errors import BadInput, unknown
 from dcpg.methods.plugins import import_file, import_named, short
@@ -60,10 +60,11 @@ class EnvMaker:
             with _explained(f"{where} cannot be reset"):
                 made = GymnasiumEnv(env, seed)
             found = stacked(Spaces.of(made), stack)
+            _check_recordable(found, where)
             if self.spaces is not None and found != self.spaces:
                 raise BadInput(f"The agent was made for {self.spaces}; {where} has {found}.")
         except BadInput:
-            env.close()
+            close(env)
             raise
         return made
 
@@ -132,7 +133,7 @@ def _checked(env: Any, what: str, n: int) -> Any:
     if not isinstance(env, gymnasium.vector.VectorEnv):
         raise BadInput(f"{what}(num_envs, seed) must return a Gymnasium vector environment; got {type(env).__name__}.")
     if env.num_envs != n:
-        env.close()
+        close(env)
         raise BadInput(f"{what}({n}, seed) returned {counted(env.num_envs, 'environment')} instead of {n}.")
     return env
 
@@ -306,6 +307,14 @@ class Environment:
             return cls(texts[0], texts[1], test, texts[2], spaces)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise BadInput(f"environment is not what a run records of one ({printable(error)}).") from None
+
+
+def _check_recordable(spaces: Spaces, where: str | None) -> None:
+    """Refuse spaces that a config.json could not be read with: the run could not be resumed."""
+    try:
+        Environment.parse(Environment("", "", None, "code", spaces).plain())
+    except BadInput:
+        raise BadInput(f"{where} has {spaces}; observations may have 8 axes and {MOST:,} numbers at most.") from None
 
 
 def _shape(given: Any) -> tuple[int, ...]:

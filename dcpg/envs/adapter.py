@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -19,8 +20,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from dcpg.envs.base import Array, Step, arranged
+from dcpg.envs.outputs import NUMBERS, Outputs, states
 from dcpg.errors import BadInput
 from dcpg.seeding import rand_seed
+from dcpg.text import counted
 
 
 class GymnasiumEnv:
@@ -39,12 +42,15 @@ class GymnasiumEnv:
         self.shape, self.stack = image_shape(space.shape), 1
         mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self.mode = AutoresetMode(mode) if isinstance(mode, str) else mode
+        if not isinstance(self.mode, AutoresetMode):
+            raise BadInput(f"metadata['autoreset_mode'] must be one of Gymnasium's AutoresetMode; got {mode!r}.")
         self.exact_state = hasattr(env, "get_state") and hasattr(env, "set_state")
+        self._outputs = Outputs(self.num_envs, self.raw_shape, self.dtype)
         self._steps = 0
         self._reset(seed)
 
     def _reset(self, seed: int) -> None:
-        observations, info = self.env.reset(seed=seed)
+        observations, info = self._outputs.of_reset(self.env.reset(seed=seed))
         self._now = arranged(observations, self.shape)
         self._levels = np.full(self.num_envs, -1, np.int64)
         self.has_levels = "level_seed" in info
@@ -56,24 +62,21 @@ class GymnasiumEnv:
 
     def step(self, actions: Array) -> Step:
         self._steps += 1
-        observations, rewards, terminated, truncated, info = self.env.step(actions + self.first_action)
+        returned = self.env.step(actions + self.first_action)
+        observations, rewards, terminated, truncated, info = self._outputs.of_step(returned)
         dead = self._resetting
-        dones = (np.asarray(terminated) | np.asarray(truncated)) & ~dead
-        cut = np.asarray(truncated) & ~np.asarray(terminated) & ~dead
+        dones = (terminated | truncated) & ~dead
+        cut = truncated & ~terminated & ~dead
         arrived = arranged(observations, self.shape)
         final = arrived if cut.any() else None
         if self.mode is AutoresetMode.SAME_STEP and cut.any():
-            if "final_obs" not in info:
-                raise BadInput(
-                    'A truncated episode in SAME_STEP mode must come with its last observation, info["final_obs"].'
-                )
             final = arrived.copy()
             for n in np.flatnonzero(cut):
-                final[n] = arranged(np.asarray(info["final_obs"][n])[None], self.shape)[0]
+                final[n] = arranged(self._outputs.last_observation(info, int(n)), self.shape)[0]
         self._update_levels(info)
         if self.mode is AutoresetMode.DISABLED and dones.any():
             final = arrived.copy() if cut.any() else None
-            observations, info = self.env.reset(options={"reset_mask": dones})
+            observations, info = self._outputs.of_reset(self.env.reset(options={"reset_mask": dones}))
             arrived = arranged(observations, self.shape)
             self._update_levels(info)
         next_step = self.mode is AutoresetMode.NEXT_STEP
@@ -90,18 +93,17 @@ class GymnasiumEnv:
             final_frames=final,
         )
 
-    def _update_levels(self, info: dict[str, Any]) -> None:
+    def _update_levels(self, info: Mapping[str, Any]) -> None:
         if "level_seed" in info:
-            new = np.asarray(info["level_seed"])
-            given = np.asarray(info.get("_level_seed", np.ones(self.num_envs, bool)))
-            self._levels[given] = new[given].astype(np.int64)
+            new, given = self._outputs.levels(info)
+            self._levels[given] = new[given]
 
     def state(self) -> list[bytes]:
         """The adapter's own state, and that of the environments if they can save it."""
         own = {"steps": self._steps, "levels": self._levels.tolist(), "resetting": self._resetting.tolist()}
         observations = io.BytesIO()
         np.save(observations, self._now, allow_pickle=False)
-        inner = [bytes(b) for b in self.env.get_state()] if self.exact_state else []
+        inner = states(self.env.get_state()) if self.exact_state else []
         return [json.dumps(own).encode(), observations.getvalue(), *inner]
 
     def restore(self, state: list[bytes]) -> None:
@@ -112,11 +114,17 @@ class GymnasiumEnv:
             self._reset(rand_seed(self.seed, "resume", self._steps))
             return
         now = np.load(io.BytesIO(state[1]), allow_pickle=False)
-        if now.shape != self._now.shape:
-            raise ValueError(f"the saved observations have shape {now.shape}, the environment's {self._now.shape}")
-        self.env.set_state(state[2:])
-        self._now, self._levels = now, np.array(own["levels"], np.int64)
-        self._resetting = np.array(own["resetting"], bool)
+        levels, resetting = np.array(own["levels"], np.int64), np.array(own["resetting"], bool)
+        if now.shape != self._now.shape or now.dtype.kind not in NUMBERS:
+            raise ValueError(f"the saved observations are {now.dtype} {now.shape}, not {self.dtype} {self._now.shape}")
+        if not levels.shape == resetting.shape == (self.num_envs,):
+            raise ValueError(f"the saved levels are not those of {counted(self.num_envs, 'environment')}")
+        try:
+            self.env.set_state(state[2:])
+        except Exception as error:  # the user's code, which has met bytes that are not its own
+            raise ValueError(f"the environment's set_state failed: {type(error).__name__}: {error}") from error
+        self._now = now.astype(self.dtype)  # older releases saved what the environment gave
+        self._levels, self._resetting = levels, resetting
 
     def pictures(self) -> Array:
         """What `render` returns in the mode rgb_array."""
@@ -140,8 +148,13 @@ class GymnasiumEnv:
 
     def close(self) -> None:
         """Close the environments; one that cannot be closed does not end a run."""
-        with contextlib.suppress(Exception):
-            self.env.close()
+        close(self.env)
+
+
+def close(env: Any) -> None:
+    """Close an environment of the user's own: one that fails to close has still done its work."""
+    with contextlib.suppress(Exception):
+        env.close()
 
 
 def _check_spaces(env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
@@ -156,6 +169,12 @@ def _check_spaces(env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
         raise BadInput(
             f"Observations must be a Box (an image or numbers); this environment has {env.single_observation_space}. "
             "Give a function that makes it with a wrapper: docs/examples/minigrid_levels.py takes the image alone."
+        )
+    shape, dtype = env.single_observation_space.shape, np.dtype(env.single_observation_space.dtype)
+    if not shape or 0 in shape or dtype.kind not in NUMBERS or dtype.itemsize > 8:
+        raise BadInput(
+            f"Observations must have at least one number, of at most 64 bits; this environment's have shape {shape} "
+            f"and the type {dtype}."
         )
 
 

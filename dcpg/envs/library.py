@@ -17,9 +17,9 @@ from functools import cache, cached_property
 from importlib import resources
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
-from subprocess import PIPE, STDOUT, TimeoutExpired, run
 
 from dcpg.envs.libenv import Environments, Libenv
+from dcpg.envs.trial import second_process
 from dcpg.errors import BadInput
 
 OVERRIDE = "DCPG_PROCGEN"  # the environment variable with the path of the user's own library
@@ -28,16 +28,6 @@ FILE = {"win32": "env.dll", "darwin": "libenv.dylib"}.get(sys.platform, "libenv.
 ASSETS = ("assets", "../assets", "../../data/assets")  # from the library's folder: packages, builds from source
 MODES = {"easy": 0, "hard": 1}
 NUM_ACTIONS = 15
-TRIAL = """
-import sys
-from pathlib import Path
-from dcpg.envs.library import Library
-from dcpg.errors import BadInput
-try:
-    Library(Path(sys.argv[1]), Path(sys.argv[2]), "").make(1, "maze", "easy", start=0, count=1, seed=0).observe()
-except (BadInput, KeyError) as error:
-    sys.exit(str(error))
-"""
 SECONDS = 60  # that the trial of the user's own library may take
 
 
@@ -155,15 +145,19 @@ def _own(file: Path) -> Library:
     if assets is None:
         raise BadInput(f"The pictures of {file} are missing; they belong into the folder {folders[1]}.")
     # loading a damaged file can end the process, so another one tries it first
-    trial = [sys.executable, "-P", "-c", TRIAL, str(file), str(assets)]
-    try:
-        tried = run(trial, check=False, stdout=PIPE, stderr=STDOUT, text=True, timeout=SECONDS)  # noqa: S603
-        why = (tried.stdout.strip().splitlines() or [f"it ended the process, code {tried.returncode}"])[-1]
-    except TimeoutExpired:
-        tried, why = None, f"it made no environment in {SECONDS} seconds"
-    if tried is None or tried.returncode:
+    tried = second_process(__name__, "try_library", [str(file), str(assets)], SECONDS)
+    if not tried.done:
+        why = tried.why if tried.code is not None else f"it made no environment in {SECONDS} seconds"
         raise BadInput(f"{OVERRIDE} names {file}, which cannot be used: {why}")
     return Library(file, assets, "own")
+
+
+def try_library(file: str, assets: str) -> None:
+    """In the second process: make an environment; a refusal is printed."""
+    try:
+        Library(Path(file), Path(assets), "").make(1, "maze", "easy", start=0, count=1, seed=0).observe()
+    except (BadInput, KeyError) as error:
+        sys.exit(str(error))
 
 
 @cache

@@ -17,6 +17,7 @@ import numpy as np
 from dcpg.envs.base import Array, Step, averaged
 from dcpg.envs.levels import LevelChooser
 from dcpg.envs.library import NUM_ACTIONS, library
+from dcpg.envs.states import try_states
 from dcpg.errors import BadInput, unknown
 from dcpg.seeding import rand_seed
 from dcpg.text import counted, for_audience
@@ -148,19 +149,24 @@ class Procgen:
         return self._env.states()
 
     def restore(self, state: list[bytes]) -> None:
-        """Continue exactly from `state()`; a state of another game is refused before the library sees it."""
+        """Continue exactly from `state()`; states that the library cannot take are refused before it sees them here."""
         if len(state) != self.num_envs:
             raise ValueError(f"{counted(len(state), 'state')} for {counted(self.num_envs, 'environment')}")
         for blob in state:
             if state_game(blob) != self.game:
                 raise ValueError(f"an environment state belongs to {state_game(blob)!r}, not to {self.game!r}")
-        for i, blob in enumerate(state):
-            self._env.set_state(i, blob)
-        self._env.observe()
+        try_states(self.game, self.mode, state)
+        self.take(state)
         if self.levels is not None:
             strange = set(self._levels().tolist()) - set(self.levels.levels)
             if strange:
                 raise ValueError(f"the environments play levels that are not this run's: {sorted(strange)[:3]}")
+
+    def take(self, state: list[bytes]) -> None:
+        """Continue from states that this process itself has made."""
+        for i, blob in enumerate(state):
+            self._env.set_state(i, blob)
+        self._env.observe()
 
     def close(self) -> None:
         """Free the library's environments."""

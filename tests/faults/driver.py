@@ -178,9 +178,11 @@ class Driver:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
 
-    def start(self, arguments: Sequence[str], *faults: str, full: bool = False, **how: Any) -> Process:
-        """Start dcpg with faults, each a string such as "at save 2 kill"."""
-        words = [] if full else ["brief"]
+    def start(
+        self, arguments: Sequence[str], *faults: str, full: bool = False, tried: bool = False, **how: Any
+    ) -> Process:
+        """Start dcpg with faults, each a string such as "at save 2 kill"; `tried`: with the trial of states."""
+        words = [] if full else ["brief"] if tried else ["brief", "+", "untried"]
         for fault in faults:
             words += ["+", *fault.split()]
         return self.machine.start([*words, "--", *arguments], **how)

@@ -415,6 +415,14 @@ def brief() -> None:
     train.conclude = lambda *_: None
 
 
+@fault
+def untried() -> None:
+    """Take the states of Procgen without the trial in a second process, which takes a few seconds."""
+    from dcpg.envs import procgen
+
+    procgen.try_states = lambda game, mode, states: None
+
+
 def install(arguments: list[str]) -> None:
     """FAULT ARGS + FAULT ARGS."""
     one: list[str] = []

@@ -5,18 +5,25 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import zstandard
 
+from tests.envs.test_states import with_number
 from tests.faults.driver import (
     Driver,
     Ended,
+    copy,
     differences,
     flip,
+    joined,
     line,
     names,
     newest,
     record,
+    rewrite,
+    split,
     temporary,
     train_arguments,
 )  # fmt: skip
@@ -32,11 +39,13 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def both(runs: Driver, arguments: Sequence[str], faults: tuple[Sequence[str], Sequence[str]] = ((), ())) -> list[Ended]:
+def both(
+    runs: Driver, arguments: Sequence[str], faults: tuple[Sequence[str], Sequence[str]] = ((), ()), **how: Any
+) -> list[Ended]:
     """Two ranks as torchrun would start them, without its own reaction to the death of one."""
     common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     processes = [
-        runs.start(arguments, *faults[rank], env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        runs.start(arguments, *faults[rank], env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, **how)
         for rank in (0, 1)
     ]
     return [process.wait() for process in processes]
@@ -106,11 +115,21 @@ def test_damage_to_one_ranks_file_is_found_by_it_and_all_fall_back(
     runs: Driver, undisturbed: Path, tmp_path: Path
 ) -> None:
     train(runs, tmp_path / "run", (), ("at auxiliary 5 SIGTERM",))
+    other = copy(tmp_path / "run", tmp_path / "other")
     damaged = newest(tmp_path / "run")
     flip(damaged / "collector.rank1.zst")
     ended = recovers(runs, tmp_path / "run", undisturbed)
     assert f"Damaged checkpoint set aside, {damaged.name}: collector.rank1.zst" in ended[0].out + ended[0].err
-    record("damage to one rank's file (2 processes)", 1, 1)
+    # a state that ends Procgen's library, in a file with the right hash: the rank whose state it is tries it
+    packed = (newest(other) / "collector.rank1.zst").read_bytes()
+    memory, state, *rest = split(zstandard.ZstdDecompressor().decompress(packed))
+    packed = zstandard.ZstdCompressor().compress(joined([memory, with_number(state, 9, 2**31 - 1), *rest]))
+    rewrite(newest(other), "collector.rank1.zst", packed)
+    ended = both(runs, ["resume", str(other)], tried=True)
+    assert [e.code for e in ended] == [0, 0], "\n".join(map(str, ended))
+    assert "SIGSEGV" in ended[0].out + ended[0].err
+    assert differences(other, undisturbed) == []
+    record("damage to one rank's file (2 processes)", 2, 2)
 
 
 @pytest.mark.parametrize(
