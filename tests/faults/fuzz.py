@@ -8,18 +8,21 @@ harm would do.
 from __future__ import annotations
 
 import copy as copying
+import itertools
 import json
 import os
 import shutil
 import stat
 import struct
+import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import zstandard
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from dcpg.config.written import fingerprint
@@ -312,10 +315,12 @@ KINDS = (
 )
 
 
-def of_kind(run: Path, more: Iterable[str] = ()) -> st.SearchStrategy[Mutation]:
-    """Something else in place of any file or folder of the run, or where it would write one."""
+def of_kind(run: Path, written: Iterable[str] = ()) -> st.SearchStrategy[Mutation]:
+    """Something else in place of any file or folder of the run; links in place of what it writes, more often."""
     there = [str(p.relative_to(run)) for p in sorted(run.rglob("*"))]
-    return st.builds(in_place, st.sampled_from([*there, *more]), st.sampled_from(KINDS))
+    anything = st.builds(in_place, st.sampled_from([*there, *written]), st.sampled_from(KINDS))
+    links = [st.builds(in_place, st.sampled_from(list(written)), st.just("link"))] if written else []
+    return st.one_of(anything, *links)
 
 
 def in_place(file: str, kind: str) -> Mutation:
@@ -429,46 +434,64 @@ class Field:
         self.runs, self.folder, self.source = runs, folder, source
         self.found: list[Verdict] = []
         self.tried = self.bad = 0
+        self.numbers, self.lock = itertools.count(), threading.Lock()
+
+    def explore(self, fault: str, examples: int, case: st.SearchStrategy[list[Mutation]], commands: Any) -> None:
+        """Try so many cases with so many commands, a few at a time, and tell all that is wrong with any of them."""
+        drawn: list[tuple[list[Mutation], list[list[str]]]] = []
+
+        @seeded(examples)
+        @given(case, commands)
+        def draw(mutations: list[Mutation], words: list[list[str]]) -> None:
+            drawn.append((mutations, words))
+
+        draw()
+        with ThreadPoolExecutor(driver.WORKERS) as pool:
+            list(pool.map(lambda one: self.try_case(*one), drawn))
+        self.conclude(fault)
 
     def try_case(self, case: list[Mutation], commands: Iterable[list[str]]) -> None:
-        """Every command on a copy of the source with these mutations; RUN and OUT stand for directories."""
-        place = self.folder / "case"
-        shutil.rmtree(place, ignore_errors=True)
+        """Every command on a copy of the source with these mutations; RUN, OUT and OUTSIDE stand for directories."""
+        place = self.folder / f"case-{next(self.numbers)}"
         outside, out = place / "outside", place / "run"
         outside.mkdir(parents=True)
         (outside / "victim").write_text("untouched\n")
         # commands start in this folder: code that a file names would be found, and leave a file
-        (outside / "canary.py").write_text(
-            f"open({str(outside / 'sang')!r}, 'w')\ndef make(*a, **k): raise SystemExit\n"
-        )
+        sings = f"open({str(outside / 'sang')!r}, 'w')\ndef make(*a, **k): raise SystemExit\n"
+        (outside / "canary.py").write_text(sings)
         shutil.copytree(self.source, out, symlinks=True)
         says = "; ".join(one.says for one in case)
         for one in case:
             one.apply(out)
         before = driver.listing(outside)
+        names = {"OUTSIDE": str(outside), "OUT": str(place / "made"), "RUN": str(out)}
         for words in commands:
-            made = place / "made"
-            shutil.rmtree(made, ignore_errors=True)
-            filled = [word.replace("RUN", str(out)).replace("OUT", str(made)) for word in words]
+            shutil.rmtree(place / "made", ignore_errors=True)
+            filled = words
+            for name, path in names.items():
+                filled = [word.replace(name, path) for word in filled]
             faults = ("bounded", *(SOON if words[0] == "resume" else ()))
             ended = self.runs.start(filled, *faults, full=True, cwd=outside).killed_after(PATIENCE)
-            self.tried += 1
             wrong = wrong_with(ended)
-            if not wrong and driver.listing(outside) != before:
+            after = driver.listing(outside)
+            if not wrong and after != before:
                 wrong = "changed something outside of the run"
-            if wrong:
-                self.bad += 1
-                self.keep(Verdict(says, " ".join(words), wrong, ended.err[-1500:]))
-                before = driver.listing(outside)
+            before = after
+            self.note(Verdict(says, " ".join(words), wrong, ended.err[-1500:]))
         shutil.rmtree(place, ignore_errors=True)
 
-    def keep(self, one: Verdict) -> None:
-        """Note a failure; the first of each cause also goes to the file DCPG_FUZZ_OUT."""
-        new = one.signature not in {other.signature for other in self.found}
-        self.found.append(one)
-        if new and "DCPG_FUZZ_OUT" in os.environ:
-            with open(os.environ["DCPG_FUZZ_OUT"], "a") as file:
-                file.write(f"{one}\n")
+    def note(self, one: Verdict) -> None:
+        """Count an end, and keep it if something is wrong; the first of a cause also goes to the file DCPG_FUZZ_OUT."""
+        with self.lock:
+            self.tried += 1
+            if not one.wrong:
+                return
+            self.bad += 1
+            new = one.signature not in {other.signature for other in self.found}
+            self.found.append(one)
+            if new and "DCPG_FUZZ_OUT" in os.environ:
+                with open(os.environ["DCPG_FUZZ_OUT"], "a") as file:
+                    file.write(f"{one}\n")
 
     def conclude(self, fault: str) -> None:
         """Count, and tell one failure of every cause."""
