@@ -44,7 +44,6 @@ SETTINGS = ("evaluation.episodes=20", "machine.threads=1", "checkpoints.minutes=
 SAMPLE_SECONDS = 2.0
 WARM = 30.0  # seconds after which a process has all that it needs
 TERM = 0.2  # of the kills
-SAVED = 75
 
 
 @dataclass
@@ -137,19 +136,19 @@ class Soaked(threading.Thread):
         """Sample a process until it ends or is killed; its exit code, and whether it was killed."""
         seen = psutil.Process(process.pid)
         # after the time is over, the last round ends in peace
-        at = self.log.now + self.random.expovariate(1 / self.every)
-        killed = False
+        at, killed = self.log.now + self.random.expovariate(1 / self.every), False
         while process.poll() is None:
             self.log.sample(self.kind, seen)
-            if self.log.now > at and not killed and self.log.now < self.until:
-                killed = True
-                self._kill(seen)
+            if at < self.log.now < self.until and not killed:
+                killed = self._kill(seen)
+                at = self.log.now + self.random.expovariate(1 / self.every)
             time.sleep(SAMPLE_SECONDS)
         if process.stderr is not None and process.returncode == 0:
             process.stderr.close()
         return process.returncode, killed
 
-    def _kill(self, process: psutil.Process) -> None:
+    def _kill(self, process: psutil.Process) -> bool:
+        """Kill the process or, of a sweep, one of its trainers; whether it was the process."""
         number = signal.SIGTERM if self.random.random() < TERM else signal.SIGKILL
         victim = process
         if self.kind == "sweep" and self.random.random() < 0.5 and (children := _children(process)):
@@ -157,9 +156,10 @@ class Soaked(threading.Thread):
         try:
             victim.send_signal(number)
         except psutil.NoSuchProcess:
-            return
+            return False
         which = "its driver" if self.kind == "sweep" and victim == process else "a trainer"
         self.log.kills.append((self.log.now, self.kind, f"{number.name} {which}"))
+        return victim == process
 
 
 class OneRun(Soaked):
