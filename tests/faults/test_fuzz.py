@@ -70,16 +70,16 @@ def test_the_field_sees(runs: Driver, run: Path, tmp_path: Path) -> None:
 
 def test_configurations(field: Field, run: Path) -> None:
     case = cases(of_config(run, sealed=True), of_config(run, sealed=False))
-    field.explore("36 configurations changed at random", 36, case, mostly())
+    field.explore("36 configurations changed at random", 28, case, mostly())
 
 
 def test_manifests(field: Field, run: Path) -> None:
-    field.explore("36 manifests changed at random", 24, cases(fuzz.of_manifest(run)), mostly(*PLAY, count=1))
+    field.explore("36 manifests changed at random", 20, cases(fuzz.of_manifest(run)), mostly(*PLAY, count=1))
 
 
 def test_states(field: Field, run: Path) -> None:
     case = cases(fuzz.of_state(run), fuzz.of_state(run), fuzz.of_memory(run))
-    field.explore("36 states changed at random", 36, case, mostly(*PLAY, count=1))
+    field.explore("36 states changed at random", 28, case, mostly(*PLAY, count=1))
 
 
 def test_tensors(field: Field, run: Path) -> None:
@@ -91,21 +91,21 @@ def test_tensors(field: Field, run: Path) -> None:
         *(f"checkpoints/shared/{s}" for s in shared),
     ]
     case = cases(*(of_tensors(run, file) for file in files))
-    field.explore("36 tensors changed at random", 30, case, mostly(*PLAY, count=1))
+    field.explore("36 tensors changed at random", 24, case, mostly(*PLAY, count=1))
 
 
 def test_milestones(field: Field, run: Path) -> None:
     stem = f"milestones/{128:012d}"
     case = cases(of_tensors(run, f"{stem}.safetensors"), of_json(run, f"{stem}.json"))
     at = [["eval", "RUN", "--at", "128"], ["export", "RUN", "--out", "OUT", "--at", "128"]]
-    field.explore("36 milestones changed at random", 14, case, st.sampled_from(at).map(lambda words: [words]))
+    field.explore("36 milestones changed at random", 12, case, st.sampled_from(at).map(lambda words: [words]))
 
 
 def test_rows(field: Field, run: Path) -> None:
     files = ("metrics.jsonl", "eval.jsonl", "timing.jsonl")
     small = ("summary.json", *(f"analysis/{name}.json" for name in ("values", "levels", "stiffness")))
     case = cases(*(of_rows(run, file) for file in files), *(of_json(run, file) for file in small))
-    field.explore("36 rows changed at random", 36, case, mostly(*SHOW, PLAY[2], count=1))
+    field.explore("36 rows changed at random", 28, case, mostly(*SHOW, PLAY[2], count=1))
 
 
 def test_kinds_of_files(field: Field, run: Path) -> None:
@@ -114,7 +114,7 @@ def test_kinds_of_files(field: Field, run: Path) -> None:
     more = ["lock", "replay.mp4", ".tmp-replay.mp4", "tb/events", "export", "milestones/x", ".tmp-curves.png",
             ".tmp-summary.json", ".tmp-metrics.jsonl", "checkpoints/.tmp-x", f"checkpoints/damaged-{first}",
             "checkpoints/shared/somebody", "analysis/.tmp-values.json", "tb", "lock", "curves.png"]  # fmt: skip
-    field.explore("36 something else in place of a file", 56, cases(of_kind(run, more)), mostly())
+    field.explore("36 something else in place of a file", 44, cases(of_kind(run, more)), mostly())
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def test_exports(runs: Driver, exported: Path, tmp_path: Path) -> None:
         min_size=1,
         max_size=2,
     )
-    field.explore("36 exports changed at random", 20, case, st.sampled_from(PLAY[:3]).map(lambda words: [words]))
+    field.explore("36 exports changed at random", 16, case, st.sampled_from(PLAY[:3]).map(lambda words: [words]))
 
 
 def of_config_of_export(exported: Path) -> st.SearchStrategy[Mutation]:
@@ -189,7 +189,7 @@ def test_sweeps(runs: Driver, swept: Path, tmp_path: Path) -> None:
     )
     status = [["sweep", "status", "RUN"], ["sweep", "status", "RUN", "--json"]]
     commands = st.sampled_from([[*status], [status[1], REPORT]])
-    field.explore("36 sweeps changed at random", 30, case, commands)
+    field.explore("36 sweeps changed at random", 24, case, commands)
 
 
 def test_files_of_sweeps(runs: Driver, swept: Path, tmp_path: Path) -> None:
