@@ -68,7 +68,8 @@ class Needs:
     buffer: float  # the part of `memory` that a full B takes
     device: float  # of the accelerator; 0 on the CPU
     disk: float
-    checkpoint: int  # the largest that may be read: a larger one is not this run's
+    states: int = 0  # of environments in a checkpoint
+    checkpoint: int = 0  # the largest that may be read: a larger one is not this run's
 
     def sentence(self) -> str:
         buffer = f" (B: {gigabytes(self.buffer)})" if self.buffer >= 5e7 else ""
@@ -97,6 +98,7 @@ def needs_of(config: Config, spaces: Spaces) -> Needs:
     saved = weights + moments
     milestones = config.steps // config.keep_every if config.keep_every else 0
     rollouts = 1 + (max(method.lengths(config.rollouts)) if method.auxiliary_phase else 0)
+    states = most_states(config.env.num_envs, math.prod(spaces.shape) * spaces.dtype.itemsize)
     uncompressed = rollouts * (frames + (64 + 4 * spaces.actions) * config.rollout_size)
     return Needs(
         memory=processes_here() * (own + (2 * (saved + opened) if on_device else computing + saved)),
@@ -104,14 +106,15 @@ def needs_of(config: Config, spaces: Spaces) -> Needs:
         device=computing + frames / processes() if on_device else 0.0,
         # a phase's first checkpoint is written before the previous phase's is removed, so B may be on disk twice
         disk=CHECKPOINTS * saved + 2 * (tau + buffer) + milestones * weights + config.rollouts * ROW,
+        states=states,
         # twice, because a checkpoint that is refused wrongly is lost
-        checkpoint=int(2 * (saved + uncompressed) + most_states(config.env.num_envs) + SMALL),
+        checkpoint=int(2 * (saved + uncompressed) + states + SMALL),
     )
 
 
-def most_states(num_envs: int) -> int:
-    """Bytes that the states of the environments and of their level chooser may have."""
-    return STATE * (num_envs + 1)
+def most_states(num_envs: int, observation: int) -> int:
+    """Bytes that the states of environments and of their level chooser may have, with the last observations."""
+    return (STATE + 2 * observation) * (num_envs + 1)
 
 
 def _step_bytes(config: Config, method: Method, line: Optimise, spaces: Spaces) -> tuple[float, float]:

@@ -272,7 +272,7 @@ class Measurement:
                 batches = minibatches.load(0, number)  # as in the loop, while the one before is still held
                 self.step(line, batches)
         self.algorithm.tau = self.tau
-        files, shared = pack(self.trainer.saver.parts, ALONE, self.trainer.config.env.num_envs)
+        files, shared = pack(self.trainer.saver.parts, ALONE, self.trainer.needs.states)
         for make_file in shared.values():
             make_file()
         del files

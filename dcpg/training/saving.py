@@ -15,6 +15,7 @@ from dcpg.core.algorithm import Algorithm
 from dcpg.core.cursor import Cursor
 from dcpg.core.state import Stateful
 from dcpg.errors import BadInput, NoValidCheckpoint, StorageFailed
+from dcpg.machine.needs import Needs
 from dcpg.ranks import Ranks
 from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged, Manifest
 from dcpg.storage.rows import Rows, first_rows, read_rows
@@ -41,12 +42,13 @@ class Saver:
         warn: Callable[[str], None],
         ranks: Ranks,
         resume_command: str,
-        most: int,  # bytes of a checkpoint
+        needs: Needs,
     ) -> None:
         self.resume_command = resume_command
         self.config, self.fingerprint, self.directory, self.ranks = config, fingerprint, directory, ranks
         self.parts, self.algorithm, self.evaluations, self.warn = parts, algorithm, evaluations, warn
-        self.store = CheckpointStore(directory.checkpoints, ranks=ranks, most=most, warn=warn)
+        self.store = CheckpointStore(directory.checkpoints, ranks=ranks, most=needs.checkpoint, warn=warn)
+        self.most_states = needs.states
         self.altered: list[str] = []  # files whose rows were not as they had been written when the run was resumed
         self._saved_at, self._failures = time.monotonic(), 0
 
@@ -101,7 +103,7 @@ class Saver:
         rows = {name: file.count for name, file in files.items()}
         hashes = {name: file.sha256 for name, file in files.items()}
         own, shared = pack(
-            self.parts, self.ranks, self.algorithm.B.frames.num_envs, steps=self.steps, rows=rows, rows_sha256=hashes,
+            self.parts, self.ranks, self.most_states, steps=self.steps, rows=rows, rows_sha256=hashes,
             altered=self.altered,
         )  # fmt: skip
         settings = decisive_settings(self.config)  # for the message if config.json is changed
@@ -171,14 +173,13 @@ class Saver:
 
     def _take(self, checkpoint: Checkpoint) -> dict[str, int]:
         """Restore every part from a checkpoint; returns the numbers of rows written before it."""
-        num_envs = self.algorithm.B.frames.num_envs
         try:
             if checkpoint.manifest.schema == 1:
-                checkpoint = from_schema_1(checkpoint, self.ranks, num_envs)
+                checkpoint = from_schema_1(checkpoint, self.ranks, self.most_states)
             plain = read_plain(checkpoint)
             rows = {name: int(plain["rows"][name]) for name in ("metrics", "eval")}
             altered = self._check_rows(plain, rows)
-            states = unpack(checkpoint, self.parts, self.ranks, num_envs)
+            states = unpack(checkpoint, self.parts, self.ranks, self.most_states)
             for name, part in self.parts.items():
                 part.restore(states[name])
         except STRANGE as error:

@@ -23,7 +23,6 @@ from safetensors.torch import save as save_tensors
 
 from dcpg.core.state import Large, State, Stateful
 from dcpg.errors import BadInput
-from dcpg.machine.needs import most_states
 from dcpg.ranks import Ranks
 from dcpg.storage.checkpoint import Checkpoint, Damaged
 from dcpg.storage.files import parse_json
@@ -36,9 +35,12 @@ STRANGE = (
 
 
 def pack(
-    parts: Mapping[str, Stateful], ranks: Ranks, num_envs: int, **more: Any
+    parts: Mapping[str, Stateful], ranks: Ranks, most: int, **more: Any
 ) -> tuple[dict[str, bytes], dict[str, Callable[[], bytes]]]:
-    """The files of a checkpoint: its own, and those it shares with others, which are made only when first written."""
+    """The files of a checkpoint: its own, and those it shares with others, which are made only when first written.
+
+    `most` is the number of bytes that the states of environments may have.
+    """
     own, shared, plain = dict[str, bytes](), dict[str, Callable[[], bytes]](), dict[str, Any]()
     for name, part in parts.items():
         state = part.state()
@@ -48,10 +50,10 @@ def pack(
         if state.blobs is not None:
             blobs = [json.dumps(state.own, allow_nan=False).encode(), *state.blobs]
             data = joined(blobs)
-            if len(data) > most_states(num_envs):  # it could not be read again
+            if len(data) > most:  # it could not be read again
                 raise BadInput(
-                    f"The states of these {num_envs} environments have {len(data):,} bytes, more than the "
-                    f"{most_states(num_envs):,} that a checkpoint takes; make get_state's smaller, or leave it out."
+                    f"The states of these environments have {len(data):,} bytes, more than the {most:,} that a "
+                    "checkpoint takes; make what get_state returns smaller, or leave it out."
                 )
             own[f"{name}{ranks.suffix}.zst"] = zstandard.ZstdCompressor(level=1).compress(data)
         shared |= {_of_rank(key, ranks): partial(_saved, make) for key, make in state.shared.items()}
@@ -60,7 +62,7 @@ def pack(
     return own, shared
 
 
-def unpack(checkpoint: Checkpoint, parts: Mapping[str, Stateful], ranks: Ranks, num_envs: int) -> dict[str, State]:
+def unpack(checkpoint: Checkpoint, parts: Mapping[str, Stateful], ranks: Ranks, most: int) -> dict[str, State]:
     """The state of every part. Shared files are read on demand, and then held by the part alone."""
     files, plain = checkpoint.files, read_plain(checkpoint)["parts"]
     shared = {
@@ -73,7 +75,7 @@ def unpack(checkpoint: Checkpoint, parts: Mapping[str, Stateful], ranks: Ranks, 
         tensors, packed = files.get(f"{name}.safetensors"), files.get(f"{name}{ranks.suffix}.zst")
         own, blobs = None, None
         if packed is not None:
-            first, *blobs = opened(packed, most_states(num_envs))
+            first, *blobs = opened(packed, most)
             own = parse_json(first)
         states[name] = State(plain[name], load_tensors(tensors) if tensors is not None else None, own, blobs, shared)
     return states
@@ -132,7 +134,7 @@ def split(data: bytes) -> list[bytes]:
 # -- checkpoints of schema 1
 
 
-def from_schema_1(checkpoint: Checkpoint, ranks: Ranks, num_envs: int) -> Checkpoint:
+def from_schema_1(checkpoint: Checkpoint, ranks: Ranks, most: int) -> Checkpoint:
     """The same checkpoint in the current layout.
 
     Schema 1 kept all tensors of B's rollouts, and a level chooser's state after Procgen's own states.
@@ -140,7 +142,7 @@ def from_schema_1(checkpoint: Checkpoint, ranks: Ranks, num_envs: int) -> Checkp
     files = checkpoint.files  # changed in place: B is large, and must not be held twice
     old = parse_json(files["state.json"])
     plain, own = _plain_from_schema_1(old), {"augmentation": old["augmenter"]}
-    blobs = opened(files.pop(f"envs{ranks.suffix}.zst"), most_states(num_envs))
+    blobs = opened(files.pop(f"envs{ranks.suffix}.zst"), most)
     if not blobs[0].startswith(b"{"):  # Procgen; an adapted environment's state begins with JSON
         own["levels"] = parse_json(blobs.pop())
     files["state.json"] = json.dumps(plain).encode()

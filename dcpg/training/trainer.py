@@ -106,7 +106,7 @@ class Trainer(LoopObserver):
         self.fingerprint = fingerprint or fingerprint_of(config.to_json())
         self.saver = Saver(
             config, self.fingerprint, directory, parts, self.algorithm, self.evaluations, self._warn, ranks,
-            self.resume_command, self.needs.checkpoint,
+            self.resume_command, self.needs,
         )  # fmt: skip
         self.logs = Logs(config, directory, self._warn)
         self.signals, self.watchdog = StopSignals(), Watchdog(directory.lock, config.env.timeout)

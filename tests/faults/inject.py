@@ -29,6 +29,7 @@ from typing import Any
 FAULTS: dict[str, Callable[..., None]] = {}
 real_open = builtins.open
 HELD: list[bytearray] = []
+NOBODY = 65534
 
 
 def fault(install: Callable[..., None]) -> Callable[..., None]:
@@ -423,6 +424,40 @@ def untried() -> None:
     procgen.try_states = lambda game, mode, states: None
 
 
+@fault
+def bounded(gigabytes: str = "1.5") -> None:
+    """So much more memory and no more; short videos, and nothing is timed."""
+    import resource
+
+    from dcpg.machine import estimate
+    from dcpg.runs import video
+    from dcpg.sweep import dry_run
+
+    with open("/proc/self/statm") as pages:
+        taken = int(pages.read().split()[0]) * resource.getpagesize()
+    most = taken + int(float(gigabytes) * 2**30)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    video.MAX_FRAMES, video.END = 2, 1
+    estimate.playing = lambda *_: 1.0
+    estimate.costs = lambda *_: estimate.Costs(0.1, 0.2, 0.3)
+    dry_run.measure_speeds = lambda counts, tell: counts
+
+
+@fault
+def unprivileged() -> None:
+    """Go on as a user who owns nothing; the interpreter may lie where only its owner can read, so import all first."""
+    import pkgutil
+
+    import dcpg
+
+    for module in pkgutil.walk_packages(dcpg.__path__, "dcpg."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+
+
 def install(arguments: list[str]) -> None:
     """FAULT ARGS + FAULT ARGS."""
     one: list[str] = []
@@ -449,7 +484,8 @@ def main(arguments: list[str]) -> None:
 PRELOADED = (
     "dcpg.training.display", "dcpg.machine.estimate", "dcpg.runs.curves", "dcpg.training.start", "dcpg.runs.agent",
     "dcpg.api", "torch._dynamo",
-    "torch.utils.tensorboard", "matplotlib.pyplot", "matplotlib.backends.backend_agg",
+    "torch.utils.tensorboard", "matplotlib.pyplot", "matplotlib.backends.backend_agg", "dcpg.runs.video",
+    "dcpg.report.write", "dcpg.sweep.view", "dcpg.analysis.analyse", "dcpg.runs.export",
 )  # fmt: skip
 
 

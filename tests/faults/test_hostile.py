@@ -21,6 +21,7 @@ from tests.faults.driver import COMPARED, Driver, copy, each, envs, joined, list
 pytestmark = pytest.mark.faults
 
 LATER = "000000009999-00.000.000000-00009"
+GOING_BACK = 8  # of many refusals of one kind, those after which the checkpoint before is taken to the end
 
 
 def refused(runs: Driver, reference: Callable[..., Path], out: Path, *told: str) -> None:
@@ -231,28 +232,36 @@ def test_level_sampler_states(
     """Another number of levels, numbers that cannot be, no JSON: refused, never a traceback or a strange replay."""
     made = sampler_states(driver.memory(newest(remembering), "levels"))
 
-    def work(name: str) -> None:
-        out = copy(remembering, tmp_path / name.replace(" ", "-"))
+    def spoil(name: str, folder: str) -> Path:
+        out = copy(remembering, tmp_path / f"{folder}-{name.replace(' ', '-')}")
         driver.set_memory(newest(out), "levels", json.loads(made[name]))
-        single = copy(out, tmp_path / f"{name.replace(' ', '-')}-alone")
-        alone(runs, single)
-        refused(runs, undisturbed, out)
+        return out
 
-    each(made, work, "30 level sampler states that are wrong", times=2)
+    each(made, lambda name: alone(runs, spoil(name, "alone")), "30 level sampler states that are wrong")
+    some = driver.spread(list(made), GOING_BACK)
+    each(
+        some,
+        lambda name: refused(runs, undisturbed, spoil(name, "newest")),
+        "30 level sampler states that are wrong, and one before",
+    )
 
 
 def test_bandit_states(runs: Driver, undisturbed: Callable[..., Path], remembering: Path, tmp_path: Path) -> None:
     """Other arms, an arm that is not there, counts and rewards that cannot be: refused in the same way."""
     made = bandit_states(driver.memory(newest(remembering), "augmentation"))
 
-    def work(name: str) -> None:
-        out = copy(remembering, tmp_path / name.replace(" ", "-"))
+    def spoil(name: str, folder: str) -> Path:
+        out = copy(remembering, tmp_path / f"{folder}-{name.replace(' ', '-')}")
         driver.set_memory(newest(out), "augmentation", json.loads(made[name]))
-        single = copy(out, tmp_path / f"{name.replace(' ', '-')}-alone")
-        alone(runs, single)
-        refused(runs, undisturbed, out)
+        return out
 
-    each(made, work, "32 bandit states that are wrong", times=2)
+    each(made, lambda name: alone(runs, spoil(name, "alone")), "32 bandit states that are wrong")
+    some = driver.spread(list(made), GOING_BACK)
+    each(
+        some,
+        lambda name: refused(runs, undisturbed, spoil(name, "newest")),
+        "32 bandit states that are wrong, and one before",
+    )
 
 
 def test_environments_on_levels_that_are_not_the_samplers(

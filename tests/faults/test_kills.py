@@ -138,40 +138,46 @@ def _rows(out: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_kill_inside_the_last_line(runs: Driver, reference: Callable[..., Path], tmp_path: Path, method: str) -> None:
+def test_kill_inside_the_last_line(runs: Driver, reference: Callable[..., Path], tmp_path: Path) -> None:
     """A resume starts inside the last line, again and again, and repeats nothing that was saved."""
-    out, expected, last = tmp_path / method, reference(method, 256), list(TERMS[method])[-1]
-    fault = f"at {last} { {'auxiliary': 3, 'value': 8, 'policy': 12}[last] } kill"
-    ended = runs.train(out, fault, method=method, steps=256, more=EACH_STEP)
-    places, kills = [], 1
-    while ended.code == -9:
-        newest = driver.names(out)[-1]
-        if places:
-            assert newest > places[-1]  # progress was kept
-        places.append(newest)
-        ended = runs.resume(out, fault)
-        kills += ended.code == -9
-    assert ended.code == 0, str(ended)
-    assert last == "policy" or all(driver.inside_second_line(name) for name in places)
-    assert len(places) >= 3
-    assert differences(out, expected) == []
-    assert temporary(out) == []
-    record(f"2 kill inside the {last} line, {method}", kills, kills)
+
+    def work(method: str) -> None:
+        out, expected, last = tmp_path / method, reference(method, 256), list(TERMS[method])[-1]
+        fault = f"at {last} { {'auxiliary': 3, 'value': 8, 'policy': 12}[last] } kill"
+        ended = runs.train(out, fault, method=method, steps=256, more=EACH_STEP)
+        places, kills = [], 1
+        while ended.code == -9:
+            newest = driver.names(out)[-1]
+            if places:
+                assert newest > places[-1]  # progress was kept
+            places.append(newest)
+            ended = runs.resume(out, fault)
+            kills += ended.code == -9
+        assert ended.code == 0, str(ended)
+        assert last == "policy" or all(driver.inside_second_line(name) for name in places)
+        assert len(places) >= 3
+        assert differences(out, expected) == []
+        assert temporary(out) == []
+        record(f"2 kill inside the {last} line, {method}", kills, kills)
+
+    each(METHODS, work)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_kill_in_every_line(runs: Driver, reference: Callable[..., Path], tmp_path: Path, method: str) -> None:
+def test_kill_in_every_line(runs: Driver, reference: Callable[..., Path], tmp_path: Path) -> None:
     """While it collects the second rollout and in the steps of each Adam, one after the other in the same run."""
-    out = tmp_path / "run"
-    ended = runs.train(out, "at collect 20 kill", method=method, steps=256, more=EACH_STEP)
-    for name in TERMS[method]:
+
+    def work(method: str) -> None:
+        out = tmp_path / method
+        ended = runs.train(out, "at collect 20 kill", method=method, steps=256, more=EACH_STEP)
+        for name in TERMS[method]:
+            assert ended.code == -9, str(ended)
+            ended = runs.resume(out, f"at {name} 3 kill")
         assert ended.code == -9, str(ended)
-        ended = runs.resume(out, f"at {name} 3 kill")
-    assert ended.code == -9, str(ended)
-    runs.recovers(out, reference(method, 256))
-    kills = 1 + len(TERMS[method])
-    record(f"2 kill in every line, {method}", kills, kills)
+        runs.recovers(out, reference(method, 256))
+        kills = 1 + len(TERMS[method])
+        record(f"2 kill in every line, {method}", kills, kills)
+
+    each(METHODS, work)
 
 
 @pytest.mark.parametrize(
@@ -204,12 +210,13 @@ def test_kill_after_arms_and_levels_were_chosen(
     )
 
 
-@pytest.mark.parametrize("place", ["policy 5", "remember 1", "evaluate 3", "save 2", "written 8", "collect 20"])
-def test_kill_in_every_part(runs: Driver, reference: Callable[..., Path], tmp_path: Path, place: str) -> None:
-    out = tmp_path / "run"
-    assert runs.train(out, f"at {place} kill", steps=256).code == -9
-    runs.recovers(out, reference("ddcpg", 256))
-    record(f"2 kill at {place}", 1, 1)
+def test_kill_in_every_part(runs: Driver, reference: Callable[..., Path], tmp_path: Path) -> None:
+    def work(place: str) -> None:
+        out = tmp_path / place.replace(" ", "-")
+        assert runs.train(out, f"at {place} kill", steps=256).code == -9
+        runs.recovers(out, reference("ddcpg", 256))
+
+    each(["policy 5", "remember 1", "evaluate 3", "save 2", "written 8", "collect 20"], work, "2 kill in every part")
 
 
 def test_the_newest_checkpoint_of_a_finished_run_is_its_end(runs: Driver, tmp_path: Path) -> None:

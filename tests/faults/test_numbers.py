@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode
 from safetensors.torch import load, save
 
 import dcpg
+from dcpg.runs.run import RunFiles
 from tests.faults.driver import METHODS, TERMS, Driver, copy, each, names, newest, record, rewrite
 
 pytestmark = pytest.mark.faults
@@ -75,14 +76,12 @@ def test_a_reward_is_not_finite(runs: Driver, reference: Callable[..., Path], tm
     each(jobs, work, "16 a reward is not finite")
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("file", ["weights.safetensors", "adam.safetensors", "state.json"])
 def test_stored_numbers_are_not_finite(
-    runs: Driver, reference: Callable[..., Path], stopped: Path, tmp_path: Path, file: str, value: float
+    runs: Driver, reference: Callable[..., Path], stopped: Path, tmp_path: Path
 ) -> None:
     """Refused on load, with matching hashes too: the one before it is used, or the run stops with exit 4."""
 
-    def spoil(checkpoint: Path) -> None:
+    def spoil(checkpoint: Path, file: str, value: float) -> None:
         if file == "state.json":
             state = json.loads((checkpoint / file).read_bytes())
             state["parts"]["collector"]["normaliser"]["var"] = value
@@ -93,17 +92,22 @@ def test_stored_numbers_are_not_finite(
             data = save(tensors)
         rewrite(checkpoint, file, data)
 
-    out = copy(stopped, tmp_path / "newest")
-    name = newest(out).name
-    spoil(newest(out))
-    ended = runs.recovers(out, reference())
-    assert name in ended.out + ended.err
-    everywhere = copy(stopped, tmp_path / "all")
-    for name in names(everywhere):
-        if file != "adam.safetensors" or load((everywhere / "checkpoints" / name / file).read_bytes()):
-            spoil(everywhere / "checkpoints" / name)
-    assert runs.resume(everywhere).code == 4
-    record(f"18 stored numbers are not finite ({file}, {value})", 2, 2)
+    def work(job: tuple[str, float]) -> None:
+        file, value = job
+        out = copy(stopped, tmp_path / f"newest-{file}-{value}")
+        name = newest(out).name
+        spoil(newest(out), file, value)
+        ended = runs.recovers(out, reference())
+        assert name in ended.out + ended.err
+        everywhere = copy(stopped, tmp_path / f"all-{file}-{value}")
+        for name in names(everywhere):
+            if file != "adam.safetensors" or load((everywhere / "checkpoints" / name / file).read_bytes()):
+                spoil(everywhere / "checkpoints" / name, file, value)
+        assert runs.resume(everywhere).code == 4
+
+    files = ("weights.safetensors", "adam.safetensors", "state.json")
+    jobs = [(file, value) for file in files for value in (float("nan"), float("inf"))]
+    each(jobs, work, "18 stored numbers are not finite", times=2)
 
 
 class Dull(gymnasium.vector.VectorEnv[Any, Any, Any]):
@@ -143,14 +147,18 @@ class Dull(gymnasium.vector.VectorEnv[Any, Any, Any]):
     [(0.0, 5), (1.0, 10**9), (0.0, 10**9), (1.0, 1), (0.0, 1), (1e30, 3), (-1e-30, 2)],
     ids=["zero", "no-end", "zero-and-no-end", "one-step", "zero-and-one-step", "huge", "tiny"],
 )
-def test_nothing_to_learn_from(tmp_path: Path, method: str, reward: float, length: int) -> None:
+def test_nothing_to_learn_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, reward: float, length: int
+) -> None:
     """Zero rewards, constant advantages, episodes of one step or without an end: finite, and it goes on."""
+    monkeypatch.setattr(RunFiles, "curves", lambda run: None)  # half of the time
 
     def make(num_envs: int, seed: int) -> Dull:
         return Dull(num_envs, reward, length, image=method == "ucb-drac")
 
-    settings = {"evaluation.max_steps": 20, "evaluation.episodes": 2}
-    run = dcpg.train(method, env=make, preset="tiny", steps=256, out=tmp_path / "run", settings=settings)
+    settings = {"evaluation.max_steps": 20, "evaluation.episodes": 2, "machine.threads": 1}
+    out = tmp_path / "run"
+    run = dcpg.train(method, env=make, preset="tiny", steps=256, out=out, settings=settings, progress=False)
     assert run.summary["status"] == "finished"
     rows = [json.loads(text) for text in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert len(rows) == 2

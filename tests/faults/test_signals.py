@@ -69,15 +69,14 @@ def test_stopped_again_and_again(runs: Driver, reference: Callable[..., Path], t
     record("13 stopped again and again", stops, stops)
 
 
-@pytest.mark.parametrize("place", ["collect 20", "policy 3", "auxiliary 5", "evaluate 4", "save 2"])
-def test_second_interrupt_exits_at_once(
-    runs: Driver, reference: Callable[..., Path], tmp_path: Path, place: str
-) -> None:
-    out = tmp_path / "run"
-    ended = runs.train(out, f"at {place} SIGINT,SIGINT", steps=256)
-    assert ended.code == 130, str(ended)
-    runs.recovers(out, reference("ddcpg", 256))
-    record(f"15 SIGINT twice at {place}", 1, 1)
+def test_second_interrupt_exits_at_once(runs: Driver, reference: Callable[..., Path], tmp_path: Path) -> None:
+    def work(place: str) -> None:
+        out = tmp_path / place.replace(" ", "-")
+        ended = runs.train(out, f"at {place} SIGINT,SIGINT", steps=256)
+        assert ended.code == 130, str(ended)
+        runs.recovers(out, reference("ddcpg", 256))
+
+    each(["collect 20", "policy 3", "auxiliary 5", "evaluate 4", "save 2"], work, "15 SIGINT twice")
 
 
 def test_interrupt_then_save_then_interrupt(runs: Driver, reference: Callable[..., Path], tmp_path: Path) -> None:

@@ -173,6 +173,57 @@ def test_a_sweep_on_a_cluster_in_which_everything_dies(
     record("24 sweep on Ray: driver stopped by SIGUSR1", 1, 1)
 
 
+# a node counts as lost after about three seconds without an answer, not after half a minute
+IMPATIENT = {
+    "RAY_health_check_initial_delay_ms": "500",
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_timeout_ms": "1000",
+    "RAY_health_check_failure_threshold": "3",
+}
+
+
+def test_a_node_that_stops_answering(
+    runs: Driver,
+    undisturbed: dict[str, Path],  # noqa: F811
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """A machine that is frozen, not dead: the other runs go on, and its own waits until it answers again or is off.
+
+    Ray counts the node as lost after seconds, but not what runs there as long as its connections are open.
+    """
+    sweep = RaySweep(runs, tmp_path_factory.mktemp("silent"))
+    everyone = [job.name for job in sweep.plan.jobs]
+    for name in everyone[:2]:
+        sweep.fault(name, f"at policy 20 wait:{sweep.pause(name)}", "")
+    inside = {"PYTHONPATH": f"{ROOT / 'tests/faults/sweep_child'}:{ROOT}", "DCPG_SWEEP_FAULTS": str(sweep.faults)}
+    with cluster_of(2, **inside, **IMPATIENT) as sweep.cluster:
+        started = sweep.start()
+        until(lambda: len(sweep.paused()) == 2)
+        trainers = {name: psutil.Process(sweep.attempts(name)[-1]) for name in sweep.paused()}
+        families = {name: [one, *one.parents()[:2]] for name, one in trainers.items()}  # trainer, worker, raylet
+        (lost,) = [name for name, family in families.items() if family[-1].pid == sweep.cluster.says["nodes"][1]]
+        others = [name for name in everyone if name != lost]
+        for one in reversed(families[lost]):
+            one.suspend()
+        for name in everyone[:2]:
+            sweep.pause(name).touch()
+        try:
+            until(lambda: all("finished" in [row["event"] for row in sweep.events(name)] for name in others))
+            assert "finished" not in [row["event"] for row in sweep.events(lost)]
+        finally:
+            for one in families[lost]:
+                one.kill()
+        ended = started.wait()
+    assert ended.code == 0, str(ended)
+    assert "Traceback" not in ended.err
+    finished = Counter(row["run"] for name in everyone for row in sweep.events(name) if row["event"] == "finished")
+    assert finished == Counter(everyone)
+    assert {n: driver.differences(sweep.out / "runs" / n, undisturbed[n]) for n in everyone} == {
+        n: [] for n in everyone
+    }
+    record("23 sweep on Ray: a node that stops answering", 1, 1)
+
+
 def holding(folder: Path, text: str) -> list[Path]:
     """The files that hold a text."""
     return [path for path in folder.rglob("*") if path.is_file() and text.encode() in path.read_bytes()]
