@@ -76,6 +76,10 @@ class Stopped(DcpgError):
     exit_code = 75
 
 
+class Notice(UserWarning):
+    """A sentence for the user about something that stops nothing; commands print it without a place in the code."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> BadInput:
     """The error for an unknown name, which suggests the closest known one."""
     names = sorted(known)

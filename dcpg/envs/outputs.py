@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dcpg.envs.base import Array
-from dcpg.errors import BadInput
+from dcpg.errors import BadInput, Notice
 from dcpg.text import counted, printable
 
 NUMBERS = "biuf"  # kinds of dtypes: bool, integers, floats
@@ -95,6 +95,7 @@ class Outputs:
             )
         warnings.warn(  # Python shows the same sentence once
             f"The environment gives {what} of type {found} where its space says {wanted}; they are converted.",
+            Notice,
             stacklevel=2,
         )
         with np.errstate(over="ignore"):
