@@ -23,7 +23,7 @@ from dcpg.envs.libenv import Environments
 from dcpg.envs.library import MODES, NUM_ACTIONS, Library, library
 from dcpg.envs.trial import second_process
 from dcpg.errors import DcpgError
-from dcpg.text import printable
+from dcpg.text import printable, say
 
 STEPS = 400
 SECONDS = 20.0  # of computing that the states may take; 64 environments take about one
@@ -77,7 +77,7 @@ def play_states(file: str, assets: str, game: str, mode: str, steps: str, second
     rng, size = np.random.default_rng(0), (int(steps), len(states))
     actions = np.where(rng.random(size) < 0.7, rng.choice(ONWARDS, size), rng.integers(0, NUM_ACTIONS, size))
     actions[len(actions) // 2] = RESET
-    print(READY, flush=True)
+    say(READY, flush=True)
     _limit(float(seconds))
     uncentred = _uncentred(states, env.states()[0], game, mode)
     _take(env, states)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import math
 import os
 import re
@@ -303,12 +304,19 @@ def _bytes(path: Path) -> bytes:
         raise BadInput(f"{path} cannot be read ({error.strerror}).") from None
 
 
+def _decoded(line: bytes) -> Any:
+    try:
+        return msgspec.json.decode(line)
+    except ValueError:
+        return json.loads(line)  # slower; takes NaN and Infinity too, which the types then refuse by name
+
+
 def parse_rows(data: bytes) -> list[dict[str, Any]]:
     """The columns of JSON lines, up to the first one that is torn or not a row."""
     rows = []
     for line in data.splitlines(keepends=True):
         try:
-            row = msgspec.json.decode(line)
+            row = _decoded(line)
         except (ValueError, RecursionError):
             break
         if not line.endswith(b"\n") or not isinstance(row, dict):

@@ -12,6 +12,7 @@ from dcpg.report.comparison import Comparison, compare
 from dcpg.report.statistics import HARD_RANGES, PROCGEN_RANGES, RANGES
 from dcpg.report.write import write_report
 from dcpg.runs.records import read
+from dcpg.text import markdown
 from tests.report.grid import Command, read_csv
 from tests.synthetic import some
 
@@ -43,7 +44,7 @@ def test_a_run_that_differs_is_captioned_and_loses_the_papers_column(name: str, 
     cell = read_csv(tmp_path / "out" / "tables" / "table1.csv")["BigFish", "PPO"]
     assert (cell["seeds"], cell["paper mean"]) == ("1", "")
     text = (tmp_path / "out" / "tables" / "table1.md").read_text()
-    assert words in text
+    assert markdown(words) in text
     assert "The paper's own numbers are left out" in text
     assert "/ the paper's" not in text
 

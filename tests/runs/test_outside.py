@@ -16,6 +16,7 @@ from safetensors.torch import load, save
 import dcpg
 from dcpg import api
 from dcpg.errors import BadInput, DcpgError, NoValidCheckpoint
+from dcpg.runs import video
 from dcpg.runs.records import read_run
 from dcpg.sweep.directory import SweepDirectory
 from dcpg.sweep.view import view_directory
@@ -32,7 +33,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(made: Path, tmp_path: Path) -> Path:
+def run(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(video, "MAX_FRAMES", 2)
+    monkeypatch.setattr(video, "END", 1)
     return Path(shutil.copytree(made, tmp_path / "run"))
 
 
