@@ -121,6 +121,7 @@ def changed(tree: Any, made: list[tuple[Path_, str, Any]]) -> Any:
     """A copy of a tree with these changes; one whose place is gone is left out."""
     tree = copying.deepcopy(tree)
     for where, how, value in made:
+        value = copying.deepcopy(value)  # a later change may be inside it
         if not where:
             tree = {"value": value, "extra": [tree, value], "wrapped": [tree], "missing": None}.get(how, tree)
             continue
