@@ -35,6 +35,7 @@ REFUSALS = (2, 3, 4, 6)
 STOPPED = 75  # a resume that trains is stopped soon: how long a run takes is for its settings to say
 SOON = ("at policy 40 SIGTERM", "at auxiliary 40 SIGTERM", "at collect 200 SIGTERM")
 SCALE = float(os.environ.get("DCPG_FUZZ", "1"))  # times as many examples
+DRAWN = 8  # times as many examples are drawn, for enough that differ
 FIFO, DEVICE = "fifo", "device"
 Path_ = tuple[str | int, ...]
 
@@ -120,6 +121,7 @@ def changed(tree: Any, made: list[tuple[Path_, str, Any]]) -> Any:
     """A copy of a tree with these changes; one whose place is gone is left out."""
     tree = copying.deepcopy(tree)
     for where, how, value in made:
+        value = copying.deepcopy(value)  # a later change may be inside it
         if not where:
             tree = {"value": value, "extra": [tree, value], "wrapped": [tree], "missing": None}.get(how, tree)
             continue
@@ -439,11 +441,15 @@ class Field:
     def explore(self, fault: str, examples: int, case: st.SearchStrategy[list[Mutation]], commands: Any) -> None:
         """Try so many cases with so many commands, a few at a time, and tell all that is wrong with any of them."""
         drawn: list[tuple[list[Mutation], list[list[str]]]] = []
+        seen: set[str] = set()
 
-        @seeded(examples)
+        @seeded(DRAWN * examples)
         @given(case, commands)
         def draw(mutations: list[Mutation], words: list[list[str]]) -> None:
-            drawn.append((mutations, words))
+            new = {one.says for one in mutations} - seen
+            if new and len(drawn) < examples * SCALE:  # hypothesis repeats itself on purpose
+                seen.update(new)
+                drawn.append((mutations, words))
 
         draw()
         with ThreadPoolExecutor(driver.WORKERS) as pool:
