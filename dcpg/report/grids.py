@@ -23,7 +23,7 @@ from dcpg.report.statistics import RANGES, Interval, contrast, interval, mean, m
 from dcpg.report.tables import seeds_of
 from dcpg.runs.records import Record, Setting, chosen_values
 from dcpg.storage.rows import SPLITS
-from dcpg.text import tex
+from dcpg.text import markdown, tex
 
 GRID = "grid"
 MIN_MAX = "Mean of min-max scores"
@@ -296,9 +296,10 @@ class GridTable:
     def markdown(self) -> str:
         lines = [f"## {self.title}", "", INTERVALS, ""]
         for block in self.grid.blocks:
-            lines += [f"### {block.title}", "", f"| {' | '.join(self.head)} |", "|---" * len(self.head) + "|"]
-            lines += [f"| {' | '.join(row)} |" for row in self.rows(block)] + [""]
-        return "\n".join([*lines, *(f"- {note}" for note in self.grid.notes)]) + "\n"
+            head = " | ".join(map(markdown, self.head))
+            lines += [f"### {markdown(block.title)}", "", f"| {head} |", "|---" * len(self.head) + "|"]
+            lines += [f"| {' | '.join(map(markdown, row))} |" for row in self.rows(block)] + [""]
+        return "\n".join([*lines, *(f"- {markdown(note)}" for note in self.grid.notes)]) + "\n"
 
     def latex(self) -> str:
         """Needs the packages booktabs and longtable."""

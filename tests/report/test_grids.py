@@ -190,8 +190,8 @@ def test_methods_vary_settings_of_their_own(tmp_path: Path) -> None:
     write_report([tmp_path / "runs"], tmp_path / "out", ["grid"])
     lines = [line for line in markdown(tmp_path / "out").split("### BigFish")[1].split("\n") if line.startswith("| P")]
     assert [line.split(" | ")[:3] for line in lines] == [
-        ["| PPG+DR", "0.98", "-"], ["| PPG+DR", "0.995*", "-"],
-        ["| PPG+AR", "0.999*", "0.01"], ["| PPG+AR", "0.999*", "0.05*"], ["| PPG+AR", "0.999*", "0.1"],
+        ["| PPG+DR", "0.98", "-"], ["| PPG+DR", "0.995\\*", "-"],
+        ["| PPG+AR", "0.999\\*", "0.01"], ["| PPG+AR", "0.999\\*", "0.05\\*"], ["| PPG+AR", "0.999\\*", "0.1"],
     ]  # fmt: skip
     tex = (tmp_path / "out" / "tables" / "grid.tex").read_text()
     assert tex.startswith("\\begin{longtable}{lllcc}\n\\caption{Returns by the values of settings. ")
