@@ -83,7 +83,8 @@ def say(*lines: object, to: TextIO | None = None, flush: bool = False) -> None:
 
 _TEX = str.maketrans(
     {"\\": "\\textbackslash{}", "&": "\\&", "%": "\\%", "_": "\\_", "#": "\\#", "$": "\\$", "{": "\\{", "}": "\\}",
-     "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$"}
+     "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$",
+     "<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}"}
 )  # fmt: skip
 
 

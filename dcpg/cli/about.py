@@ -84,6 +84,7 @@ def explain(
     say(*text(found).split("\n"))
     if draw is not None:
         _write(draw, drawing(found))
+        say("", f"Drawn: {draw}")
 
 
 @app.command()

@@ -28,7 +28,10 @@ class Ranges(StrEnum):
 def report(
     given: Annotated[
         list[str],
-        typer.Argument(metavar="DIR... [NAME...]", help="Runs or folders of runs, then names such as table1, figure4."),
+        typer.Argument(
+            metavar="DIR... [NAME...]",
+            help="Runs or folders of runs, then names such as table1, figure4, grid or claims.",
+        ),
     ],
     out: Annotated[Path, typer.Option(help="The folder to write the report to.")] = Path("report"),
     ranges: Annotated[

@@ -155,10 +155,10 @@ def _batch(method: Method, line: Optimise) -> Batch:
 
 def drawing(config: Config) -> str:
     """The drawing of a method with its settings, as SVG. It is legible on light and dark pages."""
-    return drawn(config.method, config.declared())
+    return drawing_of(config.method, config.declared())
 
 
-def drawn(title: str, method: Method) -> str:
+def drawing_of(title: str, method: Method) -> str:
     """The drawing of a declared method, as SVG."""
     return _Drawing(title, method).svg()
 

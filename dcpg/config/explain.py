@@ -10,7 +10,7 @@ from typing import Any
 from dcpg.config.resolve import resolve
 from dcpg.config.schema import Config
 from dcpg.core.bandit import UCB, Fixed
-from dcpg.core.draws import draw_negatives_from_B
+from dcpg.core.draws import draw_negatives_from_B, draw_wrong_actions_from_B
 from dcpg.core.method import Tau, Terms
 from dcpg.envs.levels import PrioritisedLevels
 from dcpg.methods import METHODS, Method, Optimise
@@ -111,7 +111,7 @@ def _minimise(line: Optimise) -> list[str]:
         if isinstance(where, Tau)
         else f"B, {counted(where.segments, 'segment')} per minibatch"
     )
-    if line.draw is draw_negatives_from_B:
+    if line.draw in (draw_negatives_from_B, draw_wrong_actions_from_B):
         data += ", negatives from all of B"
     if not line.before:
         return [f"minimise {weighted_sum(line.terms)} with {data}   [Adam: {line.name}]"]

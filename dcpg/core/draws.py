@@ -49,6 +49,11 @@ def draw_negatives_from_B(batch: Batch, data: Any, generator: torch.Generator, a
     return replace(batch, other_frames=wrong, negative_actions=negative_actions)
 
 
+def draw_wrong_actions_from_B(batch: Batch, data: Any, generator: torch.Generator, actions: int) -> Batch:
+    """The wrong actions of `draw_negatives_from_B` alone: a term without wrong next states needs no frame of B."""
+    return replace(batch, negative_actions=_wrong_actions(batch.actions, data.action_counts(actions), generator))
+
+
 def _wrong_actions(true: Tensor, counts: Tensor, generator: torch.Generator) -> Tensor:
     """For each action another one, with probabilities in proportion to the counts."""
     b, actions = len(true), len(counts)

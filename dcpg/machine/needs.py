@@ -19,7 +19,7 @@ import torch
 
 from dcpg.config.build import network_shapes
 from dcpg.config.schema import Config
-from dcpg.core.draws import draw_negatives
+from dcpg.core.draws import draw_negatives, draw_wrong_actions_from_B
 from dcpg.core.encoders import encoder_class
 from dcpg.core.loader import AHEAD
 from dcpg.core.method import Method, Optimise, Tau
@@ -138,7 +138,7 @@ def _minibatch(config: Config, line: Optimise) -> tuple[int, int]:
 
 def _views(method: Method, line: Optimise) -> int:
     """How often each frame goes through an encoder: twice if there is another view of it, or another state."""
-    return 2 if method.augmented or line.draw not in (None, draw_negatives) else 1
+    return 2 if method.augmented or line.draw not in (None, draw_negatives, draw_wrong_actions_from_B) else 1
 
 
 def _graph_bytes(config: Config, spaces: Spaces) -> tuple[float, float]:

@@ -8,7 +8,13 @@ your own, which `--plugin FILE.py` loads.
 # isort: off
 # what a method needs comes first: a method's file may import from this package while it is being filled
 from dcpg.core.batch import Batch
-from dcpg.core.draws import draw_augmentation, draw_negatives, draw_pairs
+from dcpg.core.draws import (
+    draw_augmentation,
+    draw_negatives,
+    draw_negatives_from_B,
+    draw_pairs,
+    draw_wrong_actions_from_B,
+)
 from dcpg.core.encoders import ENCODERS, Encoder, Flat, Impala, Impoola, Net, encoder, orthogonal, scaled, xavier
 from dcpg.core.method import B, Common, Draw, Method, Optimise, Phasic, Target, Tau, Term, Terms
 from dcpg.core.networks import (
@@ -87,7 +93,9 @@ __all__ = [
     "discriminator",
     "draw_augmentation",
     "draw_negatives",
+    "draw_negatives_from_B",
     "draw_pairs",
+    "draw_wrong_actions_from_B",
     "encoder",
     "method",
     "order_head",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from dcpg.core.draws import draw_wrong_actions_from_B
 from dcpg.core.method import B, Method, Optimise, Phasic, Target, Tau, Terms
 from dcpg.core.networks import discriminator, policy_head, value_head
 from dcpg.core.objectives import C_V, J_F, J_I, J_V, C_pi, H, J_pi
@@ -120,7 +121,8 @@ def dcpg_f(h: OneSided) -> Method:
 def dcpg_i(h: OneSided) -> Method:
     """DCPG, and a discriminator f(s, a, s') that learns inverse dynamics alone."""
     term = partial(J_I, mask_boundaries=h.mask_boundaries)
-    return with_dynamics(dcpg(h), h, {"discriminator": discriminator}, {"J_I": (h.beta_f, term)})
+    terms: Terms = {"J_I": (h.beta_f, term)}
+    return with_dynamics(dcpg(h), h, {"discriminator": discriminator}, terms, draw_wrong_actions_from_B)
 
 
 @method("dcpg+fi", TwoHeaded)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from dcpg.core.draws import draw_negatives, draw_negatives_from_B
-from dcpg.core.method import Method, Terms
+from dcpg.core.method import Draw, Method, Terms
 from dcpg.core.networks import Head, discriminator
 from dcpg.core.objectives import J_f
 from dcpg.settings import Section, setting
@@ -31,10 +31,15 @@ class Joint(Dynamics):
     eta: float = setting(0.5, "paper, Appendix D (DDCPG)", low=0)
 
 
-def with_dynamics(base: Method, h: Dynamics, heads: Mapping[str, Head], terms: Terms) -> Method:
-    """A phasic method whose auxiliary phase also has these discriminators and, in its first line, their terms."""
+def with_dynamics(
+    base: Method, h: Dynamics, heads: Mapping[str, Head], terms: Terms, from_B: Draw = draw_negatives_from_B
+) -> Method:
+    """A phasic method whose auxiliary phase also has these discriminators and, in its first line, their terms.
+
+    `from_B` draws what the terms need if `negatives` is B.
+    """
     line, *others = base.auxiliary_phase
-    draw = draw_negatives if h.negatives == "minibatch" else draw_negatives_from_B
+    draw = draw_negatives if h.negatives == "minibatch" else from_B
     kept = ("s", "a", *(name for name in base.keep if name != "s"))
     return replace(
         base,

@@ -15,7 +15,7 @@ import numpy as np
 from dcpg.envs.procgen import GAMES
 from dcpg.report import paper
 from dcpg.report.comparison import Comparison, Curve, StiffnessRuns
-from dcpg.report.scores import aggregates, improvement, papers_aggregate, profiles, sample_efficiency
+from dcpg.report.scores import aggregates, improvement, min_max_fair, papers_aggregate, profiles, sample_efficiency
 from dcpg.report.statistics import Interval
 from dcpg.storage.rows import SPLITS
 from dcpg.text import counted, drawn
@@ -237,7 +237,8 @@ def _profiles(comparison: Comparison) -> Any | None:
         axes.fill_between(taus, band.low, band.high, color=colour(label), alpha=0.15, linewidth=0)
     axes.set(xlabel="min-max normalised return on unseen levels", ylabel="share of runs above it", ylim=(0, 1.02))
     axes.legend()
-    _headed(figure, f"Performance profiles, {_finals(comparison, list(found))}", comparison)
+    seeds = _finals(comparison, list(found), min_max_fair(comparison, comparison.labels).games)
+    _headed(figure, f"Performance profiles, {seeds}", comparison)
     return figure
 
 
@@ -255,7 +256,8 @@ def _efficiency(comparison: Comparison) -> Any | None:
     axes.set(ylabel="IQM of min-max normalised returns, unseen levels")
     _axis(axes)
     axes.legend()
-    _headed(figure, f"Sample efficiency, {_finals(comparison, list(found))}", comparison)
+    seeds = _finals(comparison, list(found), min_max_fair(comparison, comparison.labels).games)
+    _headed(figure, f"Sample efficiency, {seeds}", comparison)
     return figure
 
 

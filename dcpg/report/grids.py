@@ -29,7 +29,8 @@ GRID = "grid"
 MIN_MAX = "Mean of min-max scores"
 INTERVALS = (
     "Mean, 95% interval and number of seeds; the interval of a score is a stratified bootstrap over seeds, that of the "
-    "return on a game is Student's t, and one seed has none. An asterisk marks the default of the method and preset."
+    "return on a game is Student's t. With a single seed, on one game of a score too, there is none. An asterisk marks "
+    "the default of the method and preset."
 )
 
 
@@ -170,6 +171,8 @@ class Grid:
                 s: [g for g in of if all(g in row.comparison.ranges for row in self.rows)] for s, of in games.items()
             }
             notes = [f"No {SCORE}: {reason}."]
+            if any(row.comparison.ranges != self.rows[0].comparison.ranges for row in self.rows):
+                return None, [*notes, "No min-max scores: the ranges of returns differ between the rows."]
             if not games["train"]:
                 return None, notes
             notes.append(f"{MIN_MAX} over {named(games['train'])}.")
@@ -185,6 +188,10 @@ class Grid:
 
     def _no_division(self, games: Mapping[str, list[str]]) -> str:
         """Why the returns of a row cannot be divided by PPO's; empty if those of all rows can."""
+        if len({row.comparison.setting for row in self.rows}) > 1:
+            return (
+                "PPO's returns differ between the settings of the rows, so equal scores would be unequal returns"
+            )
         for row in self.rows:
             for split, of in games.items():
                 found = denominators(row.comparison, split)
@@ -245,7 +252,9 @@ def _min_max(row: Row, split: str, games: list[str]) -> Cell:
 
 
 def _cell(found: Interval, seeds: str) -> Cell:
-    return Cell(found.value, None, None, seeds) if seeds == "1" else Cell(found.value, found.low, found.high, seeds)
+    if seeds == "1" or seeds.startswith("1-"):  # a game with one seed adds no variance: it would be too narrow
+        return Cell(found.value, None, None, seeds)
+    return Cell(found.value, found.low, found.high, seeds)
 
 
 def short(name: str) -> str:

@@ -58,7 +58,10 @@ def _of(record: Record, steps: int) -> list[tuple[str, str, str]]:
     papers = dict((*usual.levels, *usual.rest)) | _of_the_method(record.config.method)
     whole = steps // PAPERS_ROLLOUT * PAPERS_ROLLOUT
     found = [(STEPS, f"{mine.steps:,}", f"{steps:,}")] if mine.steps != whole else []
+    own = {name: value for name, value, _ in dotted(record.config)}
     for name, value in (*mine.levels, *mine.rest):
+        if own.get(name, value) != value:  # not what the preset says: the name of the variant has it
+            continue
         if name in papers and papers[name] != value:
             found.append((name, as_text(value), as_text(papers[name])))
     precision = record.config.machine.precision

@@ -121,7 +121,7 @@ def _printed_means(split: str, label: str, games: list[str]) -> Scores:
 
 def aggregates(comparison: Comparison, labels: list[str]) -> tuple[dict[str, dict[str, Interval]], Fair]:
     """Metrics of min-max normalised returns on unseen levels by method, and what they cover."""
-    fair = _min_max_fair(comparison, labels)
+    fair = min_max_fair(comparison, labels)
 
     def compute(label: str) -> dict[str, Interval]:
         scores = min_max(comparison.scores(label, "test", fair.games), comparison.ranges)
@@ -132,7 +132,8 @@ def aggregates(comparison: Comparison, labels: list[str]) -> tuple[dict[str, dic
     }, fair
 
 
-def _min_max_fair(comparison: Comparison, labels: list[str]) -> Fair:
+def min_max_fair(comparison: Comparison, labels: list[str]) -> Fair:
+    """The methods and games of min-max scores: games without a range, such as your own, have none."""
     return comparison.fair(labels, "test", [g for g in comparison.games if g in comparison.ranges])
 
 
@@ -171,7 +172,7 @@ def profiles(comparison: Comparison, labels: list[str]) -> tuple[NDArray[Any], d
 
     Empty with fewer than two different returns: there is nothing to see then.
     """
-    fair = _min_max_fair(comparison, labels)
+    fair = min_max_fair(comparison, labels)
     kept, games = fair.methods, fair.games
     scores = {label: min_max(comparison.scores(label, "test", games), comparison.ranges) for label in kept}
     every = np.concatenate([np.empty(0), *(s for of_label in scores.values() for s in of_label.values())])
@@ -189,7 +190,7 @@ def sample_efficiency(comparison: Comparison, labels: list[str]) -> dict[str, tu
 
     Methods with fewer than two such places are left out.
     """
-    fair, found = _min_max_fair(comparison, labels), {}
+    fair, found = min_max_fair(comparison, labels), {}
     games = fair.games
     for label in fair.methods:
         runs = {game: [r for r in comparison.runs(label, game) if r.finished] for game in games}

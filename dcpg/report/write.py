@@ -127,8 +127,9 @@ def _check_all_made(names: Sequence[str], tables: set[str], figures: Mapping[str
 
         for figure in figures.values():
             plt.close(figure)
+        needed = "grid needs finished runs of one method with two values of a setting; " if GRID in absent else ""
         raise BadInput(
-            f"These runs do not allow {', '.join(absent)}; `dcpg report` without names says what is missing."
+            f"These runs do not allow {', '.join(absent)}; {needed}`dcpg report` without names says what is missing."
         )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from dcpg.cli.app import app
-from dcpg.config.drawing import LETTER, drawing, drawn, steps
+from dcpg.config.drawing import LETTER, drawing, drawing_of, steps
 from dcpg.config.resolve import resolve
 from dcpg.core.networks import LinearHead
 from dcpg.errors import BadInput
@@ -38,7 +38,9 @@ def test_the_picture_on_a_methods_page_is_todays(name: str) -> None:
     svg = drawing(resolve(name, "bigfish"))
     path = DOCS / "images" / f"method-{name}.svg"
     assert path.read_text() == svg, f"dcpg explain {name} --draw docs/images/{path.name}"
-    assert f"](../images/{path.name})" in section(DOCS / "methods" / f"{name}.md", "Networks")
+    page = section(DOCS / "methods" / f"{name}.md", "Networks")
+    assert f"](../images/{path.name})" in page
+    assert ("auxiliary phase (red)" in page) == bool(resolve(name, "bigfish").declared().auxiliary_phase)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -118,7 +120,7 @@ def own_method() -> Method:
 def test_a_method_of_your_own_is_drawn_too() -> None:
     (step,) = steps(own_method())
     assert {head: list(terms) for head, (terms, _) in step.terms.items()} == {"colour": ["J_colour"], "value": ["J_V"]}
-    texts = [text for _, text, *_ in texts_of(drawn("mine & yours", own_method()))]
+    texts = [text for _, text, *_ in texts_of(drawing_of("mine & yours", own_method()))]
     assert {"mine & yours", "eye", "ear<", "colour", "2 J_colour", "each rollout, 4 epochs"} <= set(texts)
 
 

@@ -19,6 +19,7 @@ from dcpg.config.resolve import resolve
 from dcpg.config.written import from_json, to_write
 from dcpg.core import objectives
 from dcpg.core.algorithm import Algorithm
+from dcpg.core.buffer import Buffer
 from dcpg.core.encoders import ENCODERS, Encoder, Net
 from dcpg.core.kernels import residual
 from dcpg.core.networks import Outputs
@@ -28,7 +29,7 @@ from dcpg.core.rounded import Rounded
 from dcpg.core.targets import gae, normalise, with_targets
 from dcpg.machine.automatic import settled
 from dcpg.machine.needs import KEPT, needs_of
-from dcpg.methods import METHODS
+from dcpg.methods import METHODS, Joint, with_joint_dynamics
 from dcpg.runs.records import setting_of, variant_of
 from dcpg.seeding import generator
 from tests.core.test_encoders import FRAMES, made
@@ -173,7 +174,7 @@ def test_two_steps_clip_each_network_alone(phase: str) -> None:
 
 
 def test_two_steps_train_everything_and_take_dynamics_and_drac() -> None:
-    method, settings = declare("separate-dcpg", {"augment": "crop"}, two_steps=True)
+    method, _ = declare("separate-dcpg", {"augment": "crop"}, two_steps=True)
     assert [list(line.terms)[-1] for line in method.policy_phase] == ["G_V", "J_V_phi"]
     method, settings = declare("separate-dcpg", two_steps=True)
     network = network_of(method)
@@ -182,6 +183,18 @@ def test_two_steps_train_everything_and_take_dynamics_and_drac() -> None:
     for _ in range(2):
         algorithm.rollout()
     assert [k for k, v in network.state_dict().items() if torch.equal(before[k], v)] == []
+    both = with_joint_dynamics(method, Joint())
+    assert [list(line.terms) for line in both.auxiliary_phase] == [["J_V_theta", "C_pi", "J_f"], ["J_V_phi"]]
+
+
+def test_inverse_dynamics_alone_opens_no_frame_for_wrong_actions_from_B(monkeypatch: pytest.MonkeyPatch) -> None:
+    method, settings = declare("dcpg+i", negatives="B")
+    network = network_of(method)
+    algorithm = bare(method, network, settings, lambda k: rollout_of(method, network, seed=k))
+    monkeypatch.setattr(Buffer, "following", lambda *_: pytest.fail("opened"))
+    for _ in range(2):
+        algorithm.rollout()
+    assert algorithm.stepper.row()["auxiliary.J_I"] > 0
 
 
 # -- negatives from all of B

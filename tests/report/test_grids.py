@@ -85,7 +85,7 @@ def test_the_sweep_over_eta(tmp_path: Path, command: Command) -> None:
             assert score[f"{levels} seeds"] == "3"
     text = markdown(tmp_path / "out")
     assert [line.split("|")[1:3] for line in text.split("\n")[8:12]] == [
-        [" DCPG+FI ", " 0.5 "], [" DCPG+FI ", " 1.0* "], [" DDCPG ", " 0.5* "], [" DDCPG ", " 1.0 "],
+        [" DCPG+FI ", " 0.5 "], [" DCPG+FI ", " 1.0\\* "], [" DDCPG ", " 0.5\\* "], [" DDCPG ", " 1.0 "],
     ]  # fmt: skip
     assert f"No {SCORE}: PPO has no finished run on BigFish, Maze" in text
     assert f"{MIN_MAX} over BigFish, Maze." in text
@@ -212,3 +212,18 @@ def test_the_page_has_the_grid(tmp_path: Path, look: Callable[..., View]) -> Non
     assert links == ["grid.csv", "grid.md", "grid.tex"]
     assert all((tmp_path / "out" / "tables" / name).is_file() for name in links)
     assert view.errors == []
+
+
+@pytest.mark.parametrize("name", ["levels.count", "env.mode"])
+def test_rows_of_several_settings_have_no_score_that_means_different_returns(name: str, tmp_path: Path) -> None:
+    """PPO differs between the settings, and modes have ranges of their own."""
+    for value in (50, 200) if name == "levels.count" else ("easy", "hard"):
+        for method in ("ppo", "dcpg"):
+            for seed in (0, 1):
+                some(tmp_path / "runs" / f"{method}-{value}-{seed}", method, seed=seed, settings={name: value})
+    write_report([tmp_path / "runs"], tmp_path / "out", ["grid"])
+    text = markdown(tmp_path / "out")
+    assert f"No {SCORE}: PPO's returns differ between the settings of the rows" in text
+    blocks = {key[0] for key in table(tmp_path / "out", name)}
+    assert blocks == ({MIN_MAX, "BigFish"} if name == "levels.count" else {"BigFish"})
+    assert ("No min-max scores" in text) == (name == "env.mode")

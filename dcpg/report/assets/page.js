@@ -174,7 +174,7 @@
   // -- overview and headline
   const top = section("overview", "Overview");
   top.append(el("p", { class: "lead" }, `${D.setting}. ${D.methods.length} method${D.methods.length === 1 ? "" : "s"} on ${D.games.length} game${D.games.length === 1 ? "" : "s"}.`));
-  if (D.caption) top.append(el("p", { class: "note", "data-part": "caption" }, `${D.caption}${D.like_paper ? "" : " So the paper's own numbers are not shown beside them."}`));
+  if (D.caption) top.append(el("p", { class: "note", "data-part": "caption" }, `${D.caption}${D.like_paper ? "" : " So the paper's own numbers stand beside them in Claims alone."}`));
   const pill = (kind, n, text) => el("span", { class: `pill ${kind}` }, el("b", {}, String(n)), ` ${text}`);
   top.append(el("div", { class: "pills" },
     pill("good", D.runs.finished, "finished"), D.runs.unfinished ? pill("warn", D.runs.unfinished, "unfinished") : null,
@@ -214,7 +214,7 @@
       const papers = list.some((m) => value(m).paper !== null && value(m).paper !== undefined);
       box.append(el("div", {}, table(["method", "score", "95% interval (seeds)", ...(papers ? ["the paper"] : [])], list.map((m) => {
         const r = value(m);
-        const interval = r.seeds === "1" ? "none: one seed" : `${format(r.low, digits)} to ${format(r.high, digits)} (${r.seeds})`;
+        const interval = r.seeds.split("-")[0] === "1" ? "none: one seed" : `${format(r.low, digits)} to ${format(r.high, digits)} (${r.seeds})`;
         return [methods.get(m).title, format(r.value, digits) + (r.std !== null && r.std !== undefined ? ` ± ${format(r.std, digits)}` : ""), interval, ...(papers ? [format(r.paper, digits)] : [])];
       })), ...(measure.value === "normalised" ? h.notes[split.value] : h.shared).map((n) => el("p", { class: "note" }, n)),
       papers && !D.is_papers ? el("p", { class: "note" }, "The paper's figures are of 25M steps and 10 seeds; these runs are shorter.") : null));
@@ -430,6 +430,7 @@
   // -- the paper's claims
   if (D.claims.length) {
     const part = section("claims", "Claims", D.claims_note);
+    if (D.caption) part.append(el("p", { class: "note" }, D.caption));
     const count = (v) => D.claims.filter((c) => c.verdict === v).length;
     part.append(el("div", { class: "pills" }, pill("good", count("holds"), "hold"), pill("warn", count("does not hold"), "do not hold"), pill("", count("cannot be told"), "cannot be told from these runs")));
     const which = segments("claims", [["told", "answered"], ["all", "all"]], count("cannot be told") === D.claims.length ? "all" : "told", () => fill());
