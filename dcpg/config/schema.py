@@ -34,6 +34,7 @@ SAMPLERS = ("uniform", "prioritised")
 
 PRECISIONS = ("auto", "fp32", "bf16")
 MOST_FRAMES = 65_536  # of a chunk
+MOST_LISTED = 1_000_000  # levels by their seeds, so that config.json can be read again
 
 
 ANALYSES = ("stiffness", "ood-actions", "values", "levels")
@@ -155,6 +156,8 @@ class Config(Section):
 
     def _check_levels(self) -> None:
         c = self.levels
+        if len(c.seeds) > MOST_LISTED:
+            raise BadInput(f"levels.seeds lists {len(c.seeds):,} levels; it takes at most {MOST_LISTED:,}.")
         if c.start + c.count > ALL_LEVELS:
             raise BadInput(f"levels.start + levels.count must be at most {ALL_LEVELS}.")
         if c.sampler == "uniform":

@@ -128,6 +128,8 @@ class Algorithm:
                 self.B.restore(number, tensors, _shared(state, f"rollout-{number:08d}.frames"))
         if plain["remembered"]:
             old = _shared(state, f"old-policy-{at.rollout:08d}.safetensors")["old_log_policy"]
+            if old.dtype != torch.float32:
+                raise ValueError(f"pi_old is {old.dtype} instead of float32")
             check_shape("pi_old", old, (len(self.B), frames.length, self.loader.actions))
             self.B.old_log_policy = old
 

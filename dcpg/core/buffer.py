@@ -56,6 +56,8 @@ class Buffer:
         check_rollout_tensors(kept, {name: PER_STEP.get(name, torch.float32) for name in self.names}, self.frames)
         if len(segments) != self.frames.num_envs:
             raise ValueError(f"{counted(len(segments), 'segment')} for {counted(self.frames.num_envs, 'environment')}")
+        for segment in segments:
+            self.frames.open(segment)  # raises: what cannot be opened would end the run later, again and again
         self.rollouts[number] = Kept(segments, kept)
 
     def clear(self) -> None:

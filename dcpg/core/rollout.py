@@ -210,9 +210,9 @@ def check_rollout_tensors(found: Mapping[str, Tensor], expected: Mapping[str, to
     if found.keys() != expected.keys():
         raise ValueError(f"a rollout has other tensors: {sorted(found.keys() ^ expected.keys())[:3]}")
     for name, tensor in found.items():
-        check_shape(f"{name} of a rollout", tensor, (frames.length + name.startswith("values/"), frames.num_envs))
-        if tensor.dtype != expected[name]:
+        if tensor.dtype != expected[name]:  # first: not every type can be asked for its finite numbers
             raise ValueError(f"{name} of a rollout is {tensor.dtype} instead of {expected[name]}")
+        check_shape(f"{name} of a rollout", tensor, (frames.length + name.startswith("values/"), frames.num_envs))
 
 
 def check_actions(found: Tensor, count: int) -> None:

@@ -19,11 +19,11 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from dcpg.envs.base import Array, Step, arranged
-from dcpg.envs.outputs import NUMBERS, Outputs, states
+from dcpg.envs.base import NUMBERS, Array, Step, arranged, saved_array
+from dcpg.envs.outputs import Outputs, states
 from dcpg.errors import BadInput
 from dcpg.seeding import rand_seed
-from dcpg.text import counted
+from dcpg.text import counted, printable
 
 
 class GymnasiumEnv:
@@ -113,17 +113,22 @@ class GymnasiumEnv:
         if not self.exact_state:
             self._reset(rand_seed(self.seed, "resume", self._steps))
             return
-        now = np.load(io.BytesIO(state[1]), allow_pickle=False)
+        now = saved_array(state[1], self._now)
         levels, resetting = np.array(own["levels"], np.int64), np.array(own["resetting"], bool)
-        if now.shape != self._now.shape or now.dtype.kind not in NUMBERS:
-            raise ValueError(f"the saved observations are {now.dtype} {now.shape}, not {self.dtype} {self._now.shape}")
         if not levels.shape == resetting.shape == (self.num_envs,):
             raise ValueError(f"the saved levels are not those of {counted(self.num_envs, 'environment')}")
         try:
             self.env.set_state(state[2:])
+        except MemoryError:
+            raise
+        except (OSError, ImportError) as error:  # what it needs is not there now; the bytes may be as they should
+            raise BadInput(
+                f"The environment's set_state failed ({type(error).__name__}: {printable(error)}); nothing was "
+                "changed, so resume again when it works."
+            ) from error
         except Exception as error:  # the user's code, which has met bytes that are not its own
             raise ValueError(f"the environment's set_state failed: {type(error).__name__}: {error}") from error
-        self._now = now.astype(self.dtype)  # older releases saved what the environment gave
+        self._now = now
         self._levels, self._resetting = levels, resetting
 
     def pictures(self) -> Array:

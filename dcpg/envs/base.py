@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,6 +13,22 @@ from numpy.typing import NDArray
 from dcpg.errors import BadInput
 
 Array = NDArray[Any]
+NUMBERS = "biuf"  # kinds of dtypes: bool, integers, floats
+
+
+def saved_array(data: bytes, like: Array) -> Array:
+    """What `np.save` wrote, in the dtype of `like`; ValueError for another shape, before memory is taken for it."""
+    file = io.BytesIO(data)
+    try:
+        header: Any = np.lib.format  # which has no types
+        read = {(1, 0): header.read_array_header_1_0, (2, 0): header.read_array_header_2_0}
+        shape, by_columns, dtype = read[header.read_magic(file)](file)
+    except Exception as error:  # numpy parses the header as Python's own literals, with errors of many types
+        raise ValueError(f"saved numbers have no header that can be read ({type(error).__name__})") from None
+    rest = data[file.tell() :]
+    if shape != like.shape or dtype.kind not in NUMBERS or len(rest) != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"saved numbers are {dtype} {shape}, not {like.dtype} {like.shape}")
+    return np.frombuffer(rest, dtype).reshape(shape, order="F" if by_columns else "C").astype(like.dtype)
 
 
 @dataclass(frozen=True)

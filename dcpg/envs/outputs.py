@@ -13,11 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from dcpg.envs.base import Array
+from dcpg.envs.base import NUMBERS, Array
 from dcpg.errors import BadInput, Notice
 from dcpg.text import counted, printable
-
-NUMBERS = "biuf"  # kinds of dtypes: bool, integers, floats
 
 
 class Outputs:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from typing import Any
 
 import numpy as np
 
-from dcpg.envs.base import Array, Step, VectorEnv
+from dcpg.envs.base import Array, Step, VectorEnv, saved_array
 
 
 class FrameStack:
@@ -56,9 +55,7 @@ class FrameStack:
         return [stacks.getvalue(), *self.env.state()]
 
     def restore(self, state: list[bytes]) -> None:
-        now: Any = np.load(io.BytesIO(state[0]), allow_pickle=False)
-        if now.shape != self._now.shape or now.dtype != self._now.dtype:
-            raise ValueError(f"the saved stacks are {now.dtype} {now.shape}, not {self._now.dtype} {self._now.shape}")
+        now = saved_array(state[0], self._now)
         self.env.restore(state[1:])
         self._now = now
         if not self.exact_state:

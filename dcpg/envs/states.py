@@ -26,11 +26,12 @@ from dcpg.errors import DcpgError
 from dcpg.text import printable, say
 
 STEPS = 400
-SECONDS = 20.0  # of computing that the states may take; 64 environments take about one
+GROUP = 64  # environments, for which the next three are
+SECONDS = 20.0  # of computing that the states may take; about one is needed, and a checkpoint refused wrongly is lost
 PATIENCE = 600.0  # seconds for all of it, on a machine with other work
 ONWARDS = (7, 8)  # to the right, and up with it: more of a level comes into view
 RESET = -1  # begins a new level, as the end of an episode does
-MEMORY = 2**30  # bytes that the states may take
+MEMORY = 2**30  # bytes that they may take
 OPTIONS, CENTRED = struct.Struct("<9i"), 5  # of these, `center_agent` is the sixth
 READY = "dcpg: ready"  # printed before the library gets the first state
 # signals that come from outside: from a person, a scheduler or a system without memory
@@ -39,11 +40,11 @@ OUTSIDE = {-number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT,
 
 def try_states(game: str, mode: str, states: list[bytes]) -> None:
     """Raise ValueError if Procgen's library ends, hangs or changes the states; the second process is the one to die."""
-    used = library()
+    used, groups = library(), math.ceil(len(states) / GROUP)
     data = b"".join([struct.pack(f"<{len(states)}q", *map(len, states)), *states])
-    arguments = [str(used.file), str(used.assets), game, mode, str(STEPS), str(SECONDS), str(len(states))]
+    arguments = [str(used.file), str(used.assets), game, mode, str(STEPS), str(groups), str(len(states))]
     try:
-        ended = second_process(__name__, "play_states", arguments, PATIENCE, data)
+        ended = second_process(__name__, "play_states", arguments, groups * PATIENCE, data)
     except (OSError, TypeError, ValueError) as error:  # the last two: an interpreter that does not know its own file
         raise _untried(str(error)) from None
     if ended.done:
@@ -64,7 +65,7 @@ def _untried(why: str) -> DcpgError:
     )
 
 
-def play_states(file: str, assets: str, game: str, mode: str, steps: str, seconds: str, count: str) -> None:
+def play_states(file: str, assets: str, game: str, mode: str, steps: str, groups: str, count: str) -> None:
     """In the second process: restore states that come from the standard input, and play with them."""
     _end_with_parent()
     given, at = sys.stdin.buffer.read(), 8 * int(count)
@@ -78,7 +79,7 @@ def play_states(file: str, assets: str, game: str, mode: str, steps: str, second
     actions = np.where(rng.random(size) < 0.7, rng.choice(ONWARDS, size), rng.integers(0, NUM_ACTIONS, size))
     actions[len(actions) // 2] = RESET
     say(READY, flush=True)
-    _limit(float(seconds))
+    _limit(int(groups))
     uncentred = _uncentred(states, env.states()[0], game, mode)
     _take(env, states)
     if env.states() != states:  # a state of the library's own comes back as it went in
@@ -114,12 +115,12 @@ def _uncentred(states: list[bytes], own: bytes, game: str, mode: str) -> list[by
     return [state[:at] + bytes(4) + state[at + 4 :] for state in states]
 
 
-def _limit(seconds: float) -> None:
+def _limit(groups: int) -> None:
     """No file of a crash, and bounds for what the states make the library do: signals end even its endless loops."""
-    computing = math.ceil(time.process_time() + seconds)
+    computing = math.ceil(time.process_time() + groups * SECONDS)
     bounds = {resource.RLIMIT_CORE: 0, resource.RLIMIT_CPU: computing}
     with contextlib.suppress(OSError), open("/proc/self/statm") as pages:
-        bounds[resource.RLIMIT_AS] = int(pages.read().split()[0]) * resource.getpagesize() + MEMORY
+        bounds[resource.RLIMIT_AS] = int(pages.read().split()[0]) * resource.getpagesize() + groups * MEMORY
     for kind, bound in bounds.items():
         most = resource.getrlimit(kind)[1]
         resource.setrlimit(kind, (bound if most == resource.RLIM_INFINITY else min(bound, most), most))

@@ -99,7 +99,8 @@ def needs_of(config: Config, spaces: Spaces) -> Needs:
     milestones = config.steps // config.keep_every if config.keep_every else 0
     rollouts = 1 + (max(method.lengths(config.rollouts)) if method.auxiliary_phase else 0)
     states = most_states(config.env.num_envs, math.prod(spaces.shape) * spaces.dtype.itemsize)
-    uncompressed = rollouts * (frames + (64 + 4 * spaces.actions) * config.rollout_size)
+    stored = config.env.num_envs * (config.rollout_length + spaces.stack) * math.prod(spaces.single)
+    uncompressed = rollouts * (stored * spaces.dtype.itemsize + (64 + 4 * spaces.actions) * config.rollout_size)
     return Needs(
         memory=processes_here() * (own + (2 * (saved + opened) if on_device else computing + saved)),
         buffer=buffer,

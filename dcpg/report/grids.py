@@ -189,9 +189,7 @@ class Grid:
     def _no_division(self, games: Mapping[str, list[str]]) -> str:
         """Why the returns of a row cannot be divided by PPO's; empty if those of all rows can."""
         if len({row.comparison.setting for row in self.rows}) > 1:
-            return (
-                "PPO's returns differ between the settings of the rows, so equal scores would be unequal returns"
-            )
+            return "PPO's returns differ between the settings of the rows, so equal scores would be unequal returns"
         for row in self.rows:
             for split, of in games.items():
                 found = denominators(row.comparison, split)

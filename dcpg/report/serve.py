@@ -17,6 +17,7 @@ from typing import Any
 
 from dcpg.errors import BadInput, DcpgError
 from dcpg.report.write import Report
+from dcpg.storage.files import read_regular
 from dcpg.text import say
 
 LOOPBACK = "127.0.0.1"
@@ -27,6 +28,7 @@ WAITING = (
     b"<body style='font-family:system-ui;margin:4rem auto;max-width:40rem;color-scheme:light dark'>"
     b"<p>No run has an evaluation yet. This page shows the report as soon as one has.</p>"
 )
+MOST_BYTES = 2**31  # of a file
 MOST = 32  # connections at once, each with a thread
 PATIENCE = 30.0  # seconds for a connection, from its first byte to the last one of the answer
 WATCHED = ("eval.jsonl", "config.json", "replay.mp4", "ood-actions.json", "levels.json")
@@ -126,7 +128,7 @@ class Handler(BaseHTTPRequestHandler):
             fixed = {"/version": (self.server.version.encode(), "text/plain"), "/": (WAITING, "text/html")}
             return fixed.get(name, (None, ""))
         try:
-            return path.read_bytes(), mimetypes.guess_type(path.name)[0] or "text/plain"
+            return read_regular(path, MOST_BYTES), mimetypes.guess_type(path.name)[0] or "text/plain"
         except OSError:
             return None, ""
 

@@ -30,10 +30,11 @@ from dcpg.report.page_data import page_data
 from dcpg.report.statistics import RANGES
 from dcpg.report.tables import TABLES, Table
 from dcpg.runs.records import Cache, Problem, read
-from dcpg.storage.files import dump, write_atomic
-from dcpg.text import counted
+from dcpg.storage.files import dump, own_folder, write_atomic
+from dcpg.text import counted, option
 
 CLAIMS = "claims"
+FOLDERS = ("tables", "figures")
 IN_TABLES = (*TABLES, GRID, CLAIMS)
 NAMES = (*IN_TABLES, *STIFFNESS_FIGURES, *FIGURES)
 Tell = Callable[[str, int, int], None]
@@ -98,6 +99,7 @@ def write_report(
     absent = [] if names else missing(comparison, measured)
     version = ""
     try:
+        _check_out(out)
         files = _write_tables(written, out)
         files += _write_figures(figures, out, partial(tell, "writing figures"))
         if not names:
@@ -192,9 +194,17 @@ def _without_pictures(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write(path: Path, data: bytes) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    own_folder(path.parent)
     write_atomic(path, data)
     return path
+
+
+def _check_out(out: Path) -> None:
+    """Make the folder of the report; links in its place or in it could lead to files of somebody else's choice."""
+    for folder in (out, *(out / name for name in FOLDERS)):
+        if folder.is_symlink():
+            raise BadInput(f"{folder} is a link; give the folder that it points to as {option('out')}, or another one.")
+    out.mkdir(parents=True, exist_ok=True)
 
 
 def _remove_stale(out: Path, files: list[Path], pictures: bool) -> None:

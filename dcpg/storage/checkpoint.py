@@ -8,6 +8,7 @@ The newest valid one is found by scanning the directory, not by a pointer file.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -22,14 +23,14 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from dcpg.errors import BadInput, NoValidCheckpoint
+from dcpg.errors import BadInput, NoValidCheckpoint, StorageFailed
 from dcpg.ranks import ALONE, Ranks
 from dcpg.storage.files import (
     Unreadable,
     dump,
     fsync_dir,
     own_folder,
-    read_json,
+    parse_json,
     read_regular,
     write_atomic,
     write_durable,
@@ -57,6 +58,13 @@ MAX_MANIFEST = 2**22
 
 
 MAX_BYTES = 2**36  # of the files of one checkpoint, unless more is known about the run
+
+
+# errors that say nothing about a file: too many are open, no memory, no permission, storage that is away for a moment
+NOT_NOW = (
+    errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN,
+    errno.EHOSTDOWN, errno.ENETDOWN, errno.ENOTCONN,
+)  # fmt: skip
 
 
 class Damaged(Exception):
@@ -134,7 +142,7 @@ class CheckpointStore:
         if final.exists():
             self._set_aside(final.name)
         own_folder(self.shared)
-        shutil.rmtree(temporary, ignore_errors=True)
+        _discard(temporary)
         temporary.mkdir()
 
     def _write(
@@ -165,12 +173,15 @@ class CheckpointStore:
         self.prune()
 
     def _set_aside(self, name: str) -> None:
-        shutil.rmtree(self.root / f"damaged-{name}", ignore_errors=True)
+        _discard(self.root / f"damaged-{name}")
         os.replace(self.root / name, self.root / f"damaged-{name}")
 
     def prune(self) -> None:
         """Keep the newest checkpoints, the last one at a phase's end, and their shared files."""
-        found = {name: self._manifest(name) for name in self.names()}
+        try:
+            found = {name: self._manifest(name) for name in self.names()}
+        except StorageFailed:  # which files are needed cannot be told now
+            return
         keep = set(list(found)[-self.kept :])
         phase_ends = [name for name, manifest in found.items() if manifest is not None and manifest.phase_end]
         keep |= set(phase_ends[-1:])
@@ -186,7 +197,7 @@ class CheckpointStore:
                     self._remove(path)
         if len(keep) >= self.kept:
             for path in self.root.glob("damaged-*"):
-                shutil.rmtree(path, ignore_errors=True)
+                _discard(path)
 
     def _remove(self, path: Path) -> None:
         """Remove a file that nobody needs; what cannot be removed, such as a folder of the storage's, is left."""
@@ -236,10 +247,7 @@ class CheckpointStore:
         contents: dict[str, bytes] = {}
         for key, entry in wanted.items():
             where = (self.root if key.startswith("shared/") else path) / key
-            try:
-                data = read_regular(where, entry.size)
-            except OSError as error:
-                raise Damaged(f"{key} cannot be read ({error.strerror or error})") from None
+            data = _bytes(where, entry.size, key)
             if len(data) != entry.size:
                 raise Damaged(f"{key} has {counted(len(data), 'byte')} instead of {entry.size:,}")
             if hashlib.sha256(data).hexdigest() != entry.sha256:
@@ -280,27 +288,25 @@ class CheckpointStore:
 
     def _put_in_order(self, bad: list[str], warn: Callable[[str], None]) -> None:
         for line in bad:
-            warn(f"Damaged checkpoint set aside, {line}.")
-            self._set_aside(line.split(":")[0])
+            try:
+                self._set_aside(line.split(":")[0])
+                warn(f"Damaged checkpoint set aside, {line}.")
+            except OSError as error:  # the valid one is restored already
+                warn(f"Damaged checkpoint, {line}; it cannot be set aside ({error.strerror}).")
         self._clean()
 
     def _clean(self) -> None:
         for path in [*self.root.glob(".tmp-*"), *self.shared.glob(".tmp-*")]:
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+            _discard(path)
 
 
 def _read_manifest(path: Path) -> Manifest:
     try:
-        plain = read_json(path / "manifest.json", MAX_MANIFEST)
+        plain = parse_json(_bytes(path / "manifest.json", MAX_MANIFEST, "its manifest"))
         schema = plain.get("schema") if isinstance(plain, dict) else None
         if schema not in READABLE:
             raise Damaged(f"it has schema {printable(schema)}; this program reads {READABLE}")
         manifest = msgspec.convert(plain, Manifest)
-    except FileNotFoundError:
-        raise Damaged("its manifest is missing") from None
     except Unreadable as error:
         raise Damaged(f"its manifest cannot be read ({error})") from None
     except msgspec.ValidationError as error:
@@ -309,6 +315,26 @@ def _read_manifest(path: Path) -> Manifest:
         if not FILE.fullmatch(key):
             raise Damaged(f"its manifest names {printable(key)!r}, which is not a checkpoint's file")
     return manifest
+
+
+def _bytes(path: Path, most: int, what: str) -> bytes:
+    """The bytes of a file. What may be readable a moment later is no damage: nothing is changed then."""
+    try:
+        return read_regular(path, most)
+    except OSError as error:
+        why = f"cannot be read ({error.strerror or error})"
+        if error.errno in NOT_NOW:
+            raise StorageFailed(f"{path} {why}; nothing was changed, so try again when it can be.") from None
+        raise Damaged(f"{what} {why}") from None
+
+
+def _discard(path: Path) -> None:
+    """Remove a folder, or a file or link in its place; what cannot be removed stays."""
+    if path.is_symlink() or path.is_file():
+        with contextlib.suppress(OSError):
+            path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _digest(data: bytes) -> dict[str, Any]:

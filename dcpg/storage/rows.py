@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
+import itertools
 import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -23,6 +25,7 @@ from dcpg.errors import BadInput
 from dcpg.storage.files import dump, fsync_dir, open_appending, open_regular, read_regular, write_atomic
 
 LARGEST = 1e100  # a greater number is no return, and its square is not finite
+MOST_COUNT = 2_000_000  # rows of a file; each takes memory, whatever is in it
 MOST_ROWS = 2**29  # bytes of a file of rows; the paper's longest runs have a tenth of that
 SPLITS = {"train": "training levels", "test": "unseen levels"}  # what an evaluation is played on, and its name
 VALUES = ("predicted_value", "true_value", "true_value_own_gamma")
@@ -292,7 +295,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 def first_rows(path: Path, count: int) -> bytes:
     """The first `count` lines of a file as they are."""
-    return b"".join(_bytes(path).splitlines(keepends=True)[:count])
+    return b"".join(itertools.islice(io.BytesIO(_bytes(path)), count))
 
 
 def _bytes(path: Path) -> bytes:
@@ -313,13 +316,23 @@ def _decoded(line: bytes) -> Any:
 
 def parse_rows(data: bytes) -> list[dict[str, Any]]:
     """The columns of JSON lines, up to the first one that is torn or not a row."""
-    rows = []
-    for line in data.splitlines(keepends=True):
+    rows = list(itertools.islice(_each_row(data), MOST_COUNT + 1))
+    if len(rows) > MOST_COUNT:
+        raise BadInput(f"A file of rows has more than {MOST_COUNT:,}, which no run writes.")
+    return rows
+
+
+def count_rows(path: Path) -> int:
+    """The number of a file's rows, up to the first line that is torn or not a row; none of them is kept."""
+    return sum(1 for _ in _each_row(_bytes(path)))
+
+
+def _each_row(data: bytes) -> Iterator[dict[str, Any]]:
+    for line in io.BytesIO(data):
         try:
             row = _decoded(line)
         except (ValueError, RecursionError):
-            break
+            return
         if not line.endswith(b"\n") or not isinstance(row, dict):
-            break
-        rows.append(row)
-    return rows
+            return
+        yield row

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -14,7 +15,9 @@ from dcpg.storage.lock import Lock
 from dcpg.storage.rows import Rows
 from dcpg.text import option, resume_call
 
-MOST_CONFIGURATION = 16_000_000  # bytes; enough for the longest list of levels
+MOST_CONFIGURATION = 64_000_000  # bytes; enough for the longest list of levels
+# what a run leaves in `checkpoints` that was killed at its start
+UNFINISHED = re.compile(r"shared|\.tmp-.*|damaged-.*|0{12}[a-z0-9.-]*")
 
 
 class RunDirectory:
@@ -65,6 +68,9 @@ class RunDirectory:
                 f"{self.path} already holds a run; continue it with {resume_call(self.path)} or choose another "
                 f"{option('out')}."
             )
+        for place in self.checkpoints.iterdir() if self.checkpoints.is_dir() else ():
+            if not UNFINISHED.fullmatch(place.name):
+                raise BadInput(f"{place} already exists, from something else; choose another {option('out')}.")
         for rows in (self.metrics, self.evaluations, self.timing):
             if rows.path.exists():
                 raise BadInput(

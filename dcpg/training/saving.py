@@ -18,7 +18,7 @@ from dcpg.errors import BadInput, NoValidCheckpoint, StorageFailed
 from dcpg.machine.needs import Needs
 from dcpg.ranks import Ranks
 from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged, Manifest
-from dcpg.storage.rows import Rows, first_rows, read_rows
+from dcpg.storage.rows import Rows, count_rows, first_rows, read_rows
 from dcpg.storage.rundir import RunDirectory
 from dcpg.text import counted, for_audience, printable
 from dcpg.training.evaluations import Evaluations
@@ -198,7 +198,7 @@ class Saver:
             raise ValueError(f"{rows['metrics']} rows at rollout {at.rollout}")
         altered = [str(name) for name in plain.get("altered", [])]
         for name, file in (("metrics", self.directory.metrics), ("eval", self.directory.evaluations)):
-            there, needed = len(read_rows(file.path)), rows[name]
+            there, needed = count_rows(file.path), rows[name]
             if there < needed and name == "eval" and at.line == 0:
                 needed = min(needed, self.evaluations.before(at.rollout))
             if there < needed:

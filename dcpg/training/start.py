@@ -21,7 +21,7 @@ from dcpg.machine.devices import device_of, has_bf16
 from dcpg.machine.needs import Needs, check_address_space, check_room, missing_room, needs_of
 from dcpg.ranks import ALONE, Ranks
 from dcpg.storage.checkpoint import Damaged
-from dcpg.storage.rows import Summary, read_rows
+from dcpg.storage.rows import Summary, count_rows
 from dcpg.storage.rundir import RunDirectory
 from dcpg.text import given, printable
 from dcpg.torchrun import processes
@@ -95,7 +95,7 @@ def resume(
     ranks.first_does(directory.check_unused)
     ranks.first_does(lambda: _check_extras(config))
     check_address_space()
-    done = len(read_rows(directory.metrics.path))
+    done = count_rows(directory.metrics.path)
     _announce(config, spaces, needs_of(config, spaces), max(config.rollouts - done, 0), observer, ranks)
     ranks.first_does(directory.lock.acquire)
     try:

@@ -29,8 +29,8 @@ from dcpg.storage.files import parse_json
 
 # errors from files of the right format with unexpected contents
 STRANGE = (
-    AssertionError, AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError,
-    safetensors.SafetensorError, zstandard.ZstdError,
+    AssertionError, AttributeError, EOFError, IndexError, KeyError, NotImplementedError, OverflowError, RecursionError,
+    TypeError, ValueError, safetensors.SafetensorError, zstandard.ZstdError,
 )  # fmt: skip
 
 

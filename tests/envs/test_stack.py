@@ -120,7 +120,7 @@ def test_procgen_stacks_and_goes_on_from_its_state() -> None:
     after = [env.step(np.full(8, 3)).frames for _ in range(5)]
     env.restore(saved)
     assert all(np.array_equal(env.step(np.full(8, 3)).frames, frame) for frame in after)
-    with pytest.raises(ValueError, match="saved stacks"):
+    with pytest.raises(ValueError, match="saved numbers"):
         env.restore([_array(np.zeros(3)), *saved[1:]])
 
 

@@ -92,6 +92,19 @@ def test_a_sweeps_folders_that_are_links_are_refused(tmp_path: Path, name: str) 
     assert SweepDirectory(out).plan.exists() is False
 
 
+@pytest.mark.parametrize("name", ["", "tables", "figures"])
+def test_a_report_is_not_written_through_links(run: Path, tmp_path: Path, name: str) -> None:
+    elsewhere, out = tmp_path / "elsewhere", tmp_path / "out"
+    elsewhere.mkdir()
+    (elsewhere / "claims.md").write_text("mine")
+    if name:
+        out.mkdir()
+    (out / name).symlink_to(elsewhere)
+    with pytest.raises(BadInput, match="is a link"):
+        api.report(run, out=out, names=["claims"])
+    assert [(p.name, p.read_text()) for p in elsewhere.iterdir()] == [("claims.md", "mine")]
+
+
 @pytest.mark.timeout(60)  # a pipe would be waited for
 @pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "lock", "manifest", "weights", "milestone"])
 def test_pipes_in_place_of_files_are_refused_at_once(run: Path, name: str) -> None:

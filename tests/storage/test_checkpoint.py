@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from dcpg.errors import NoValidCheckpoint
+from dcpg.errors import BadInput, NoValidCheckpoint, StorageFailed
+from dcpg.storage import checkpoint
 from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged
+from dcpg.storage.rundir import RunDirectory
 
 NAMES = [f"{i:012d}-00" for i in range(1, 7)]
 WEIGHTS, STATE = "weights.safetensors", "state.json"
@@ -173,6 +178,54 @@ def test_what_cannot_be_removed_is_left_and_said_once(tmp_path: Path) -> None:
     assert ".snapshot is not part of any checkpoint" in warnings[0]
 
 
+def test_a_file_that_cannot_be_read_now_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too many open files must not cost a checkpoint; a disk that cannot read a block may."""
+    for name in NAMES[:2]:
+        store = saved(tmp_path, name)
+    before = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*"))
+    read = checkpoint.read_regular
+
+    def failing(number: int) -> Callable[[Path, int], bytes]:
+        def fails(path: Path, most: int) -> bytes:
+            if path.name == WEIGHTS and path.parent.name == NAMES[1]:
+                raise OSError(number, os.strerror(number))
+            return read(path, most)
+
+        return fails
+
+    monkeypatch.setattr(checkpoint, "read_regular", failing(errno.EMFILE))
+    with pytest.raises(StorageFailed, match="nothing was changed"):
+        newest(store)
+    assert sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*")) == before
+    monkeypatch.setattr(checkpoint, "read_regular", failing(errno.EIO))
+    assert newest(store)[0] == NAMES[0]
+
+
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_odd_things_under_the_names_of_leftovers_are_removed(tmp_path: Path, kind: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "mine").write_text("mine")
+    root = tmp_path / "c"
+    for name in NAMES[:2]:
+        store = saved(root, name)
+    for name in (f"damaged-{NAMES[1]}", f".tmp-{NAMES[2]}"):
+        (root / name).symlink_to(elsewhere) if kind == "link" else (root / name).write_text("x")
+    (root / NAMES[1] / STATE).write_text("[]")
+    assert newest(store)[0] == NAMES[0]
+    assert newest(saved(root, NAMES[2]))[0] == NAMES[2]
+    assert (elsewhere / "mine").read_text() == "mine"
+    assert not [p for p in root.iterdir() if p.is_symlink() or p.is_file()]
+
+
+def test_a_new_run_removes_no_checkpoints_of_another_program(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints" / "best").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "best" / "model.pt").write_text("mine")
+    with pytest.raises(BadInput, match=r"best already exists, from something else"):
+        RunDirectory(tmp_path).check_free()
+    assert (tmp_path / "checkpoints" / "best" / "model.pt").exists()
+
+
 def test_a_link_to_a_checkpoint_is_none(tmp_path: Path) -> None:
     store = saved(tmp_path / "a", NAMES[0])
     (tmp_path / "b").mkdir()
@@ -219,9 +272,6 @@ def test_no_unsafe_loader_anywhere() -> None:
 
 
 def test_a_run_killed_before_it_began_can_be_started_again(tmp_path: Path) -> None:
-    from dcpg.errors import BadInput
-    from dcpg.storage.rundir import RunDirectory
-
     saved(tmp_path / "checkpoints", "000000000000-00")
     RunDirectory(tmp_path).create()
     assert CheckpointStore(tmp_path / "checkpoints").names() == []
@@ -232,8 +282,6 @@ def test_a_run_killed_before_it_began_can_be_started_again(tmp_path: Path) -> No
 
 
 def test_refusing_a_run_leaves_other_files_alone(tmp_path: Path) -> None:
-    from dcpg.storage.rundir import RunDirectory
-
     (tmp_path / "mine.txt").write_text("x")
     directory = RunDirectory(tmp_path)
     directory.prepare()
@@ -250,9 +298,6 @@ def test_refusing_a_run_leaves_other_files_alone(tmp_path: Path) -> None:
 
 
 def test_rows_of_something_else_are_neither_taken_over_nor_removed(tmp_path: Path) -> None:
-    from dcpg.errors import BadInput
-    from dcpg.storage.rundir import RunDirectory
-
     (tmp_path / "metrics.jsonl").write_text("mine\n")
     directory = RunDirectory(tmp_path)
     directory.prepare()

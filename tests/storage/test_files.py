@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dcpg.errors import BadInput
+from dcpg.storage import rows
 from dcpg.storage.files import (
     DEEPEST,
     Unreadable,
@@ -117,20 +118,28 @@ def test_a_folder_inside_a_run_is_no_link(tmp_path: Path) -> None:
     assert own_folder(own_folder(tmp_path / "new")).is_dir()
 
 
+def test_rows_without_content_do_not_fill_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "MOST_COUNT", 1000)
+    (tmp_path / "metrics.jsonl").write_bytes(b"{}\n" * 1001)
+    assert rows.count_rows(tmp_path / "metrics.jsonl") == 1001
+    with pytest.raises(BadInput, match="more than 1,000"):
+        read_rows(tmp_path / "metrics.jsonl")
+
+
 def test_rows_have_a_hash_that_survives_a_truncation(tmp_path: Path) -> None:
     def row(number: int) -> Metrics:
         nothing: dict[str, list[int]] = {f"episode_{name}": [] for name in ("returns", "lengths", "levels")}
         return Metrics.parse({"rollout": number, "steps": number, "reward_variance": 1.0} | nothing)
 
-    rows, hashes = Rows(tmp_path / "metrics.jsonl"), list[str]()
+    written, hashes = Rows(tmp_path / "metrics.jsonl"), list[str]()
     for number in range(1, 4):
-        rows.append(row(number))
-        hashes.append(rows.sha256)
+        written.append(row(number))
+        hashes.append(written.sha256)
     assert len(set(hashes)) == 3
-    rows.truncate(2)
-    assert rows.sha256 == hashes[1]
-    rows.append(row(3))
-    assert rows.sha256 == hashes[2]
+    written.truncate(2)
+    assert written.sha256 == hashes[1]
+    written.append(row(3))
+    assert written.sha256 == hashes[2]
     again = Rows(tmp_path / "metrics.jsonl")
     again.truncate(3)
     assert again.sha256 == hashes[2]
