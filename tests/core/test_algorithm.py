@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import zstandard
 
 from dcpg.config.resolve import resolve
 from dcpg.core.batch import Batch
@@ -161,6 +162,20 @@ def test_segments_come_back_in_time_order_with_their_next_states() -> None:
         assert torch.equal(batch.actions[rows], tau.actions[:, n])
         assert torch.equal(batch.returns["value"][rows], tau.returns["value"][:, n])
         assert torch.equal(batch.crosses[rows].bool(), tau.crosses[:, n])
+
+
+def test_a_segment_that_cannot_be_opened_is_found_when_B_is_restored() -> None:
+    """Later it would end the run in every auxiliary phase."""
+    algorithm = in_training("ddcpg", N_pi=2)
+    algorithm.B.add(0, algorithm.collector.sample(0))
+    kept = algorithm.B.rollouts[0]
+    algorithm.B.restore(0, kept.tensors, kept.segments)
+    with pytest.raises((ValueError, zstandard.ZstdError)):
+        algorithm.B.restore(0, kept.tensors, [b"text", *kept.segments[1:]])
+    broken = bytearray(kept.segments[0])
+    broken[len(broken) // 2 :] = bytes(len(broken) - len(broken) // 2)
+    with pytest.raises((ValueError, zstandard.ZstdError)):
+        algorithm.B.restore(0, kept.tensors, [bytes(broken), *kept.segments[1:]])
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -233,6 +233,21 @@ def test_set_state_that_fails_makes_a_checkpoint_damaged() -> None:
     adapted.restore(state)
 
 
+@pytest.mark.parametrize(("raised", "kind"), [(OSError("no licence"), BadInput), (MemoryError(), MemoryError)])
+def test_set_state_that_cannot_work_now_says_nothing_about_the_checkpoint(
+    raised: Exception, kind: type[Exception]
+) -> None:
+    env = Walk()
+
+    def fails(state: list[bytes]) -> None:
+        raise raised
+
+    env.set_state = fails  # type: ignore[method-assign]
+    adapted = GymnasiumEnv(env, seed=0)
+    with pytest.raises(kind):
+        adapted.restore(adapted.state())
+
+
 # -- whole runs
 
 SMALL = {"rollout_length": 16, "env.num_envs": N, "network.features": 8, "evaluation.episodes": 2,

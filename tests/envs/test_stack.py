@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import math
 from collections import deque
 
 import numpy as np
@@ -17,7 +19,7 @@ from dcpg.core.collector import collect
 from dcpg.core.encoders import Net
 from dcpg.core.networks import Network
 from dcpg.core.rollout import FrameShape, Rollout
-from dcpg.envs.base import Spaces
+from dcpg.envs.base import Spaces, saved_array
 from dcpg.envs.stack import FrameStack
 from dcpg.methods import METHODS
 from dcpg.seeding import generator
@@ -144,3 +146,36 @@ def test_chosen_levels_and_raw_observations_are_stacked_too() -> None:
     assert seen.shape == (5, *frames.shape[1:])
     one = Spaces((32, 32, 3), np.dtype(np.uint8), 15, (64, 64, 3))
     assert np.array_equal(seen[..., 3:], one.arrange(raw[:, 1]))
+
+
+def npy(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """A file of numpy's with zeros for a small shape, and no content for a large one."""
+    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    content = bytes(4 * math.prod(shape)) if math.prod(shape) < 100 else b""
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + content
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"PK\x03\x04",
+        b"\x93NUMPY\x01\x00\x02\x00((",
+        npy("<f4", (2**46,)),
+        npy("<f4", (2, 3))[:-1],
+        npy("|O", (2, 3)),
+    ],
+    ids=["nothing", "zip", "no header", "large", "short", "objects"],
+)
+def test_saved_numbers_that_do_not_fit_are_refused_before_memory_is_taken(data: bytes) -> None:
+    with pytest.raises(ValueError, match="saved numbers"):
+        saved_array(data, np.zeros((2, 3), np.float32))
+
+
+def test_saved_numbers_come_back_in_the_type_of_today() -> None:
+    for order in ("C", "F"):
+        file, numbers = io.BytesIO(), np.asarray(np.arange(6.0).reshape(2, 3), order=order)
+        np.save(file, numbers, allow_pickle=False)
+        found = saved_array(file.getvalue(), np.zeros((2, 3), np.float32))
+        assert found.dtype == np.float32
+        assert np.array_equal(found, numbers)
