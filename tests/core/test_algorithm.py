@@ -172,10 +172,8 @@ def test_a_segment_that_cannot_be_opened_is_found_when_B_is_restored() -> None:
     algorithm.B.restore(0, kept.tensors, kept.segments)
     with pytest.raises((ValueError, zstandard.ZstdError)):
         algorithm.B.restore(0, kept.tensors, [b"text", *kept.segments[1:]])
-    broken = bytearray(kept.segments[0])
-    broken[len(broken) // 2 :] = bytes(len(broken) - len(broken) // 2)
     with pytest.raises((ValueError, zstandard.ZstdError)):
-        algorithm.B.restore(0, kept.tensors, [bytes(broken), *kept.segments[1:]])
+        algorithm.B.restore(0, kept.tensors, [kept.segments[0][:-5], *kept.segments[1:]])
 
 
 @pytest.mark.parametrize("name", METHODS)
