@@ -477,7 +477,7 @@ class Field:
             for name, path in names.items():
                 filled = [word.replace(name, path) for word in filled]
             faults = ("bounded", *(SOON if words[0] == "resume" else ()))
-            ended = self.runs.start(filled, *faults, full=True, cwd=outside).killed_after(PATIENCE)
+            ended = self.runs.start(filled, *faults, cwd=outside).killed_after(PATIENCE)
             wrong = wrong_with(ended)
             after = driver.listing(outside)
             if not wrong and after != before:

@@ -21,7 +21,11 @@ WAYS = (
 
 def odd(value: Any, how: str) -> Any:
     """A value of another type, shape or kind."""
+    if isinstance(value, dict) and how not in ("none", "text", "list", "dict", "scalar", "ragged"):
+        return {name: odd(one, how) for name, one in value.items()}  # an info: what is in it
     array = np.asarray(value)
+    if how == "ragged":
+        return [[1.0], [1.0, 2.0]]
     if how in NUMBERS:
         return np.full_like(array, NUMBERS[how], dtype=np.float64).astype(array.dtype, copy=False)
     plain = {"none": None, "text": "observation", "dict": {"a": array}, "list": array.tolist(), "scalar": 1.0}
@@ -31,9 +35,7 @@ def odd(value: Any, how: str) -> Any:
         "transposed": array.T, "row": array[:1], "flat": array.reshape(-1), "short": array[:-1],
         "long": np.concatenate([array, array]), "empty": array[:0],
     }  # fmt: skip
-    if how in shapes:
-        return shapes[how]
-    return [[1.0], [1.0, 2.0]] if how == "ragged" else array.astype(how)
+    return shapes[how] if how in shapes else array.astype(how)
 
 
 class Odd(gymnasium.vector.VectorEnv):
