@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import shlex
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import fmean
@@ -27,7 +26,7 @@ from dcpg.extras import need
 from dcpg.methods import METHODS
 from dcpg.runs.agent import Agent, load_agent
 from dcpg.runs.evaluate import environments_to_record, evaluate_agent, half_width
-from dcpg.storage.files import dump, fsync_dir, read_json, write_durable
+from dcpg.storage.files import discard, dump, fsync_dir, read_json, write_durable
 from dcpg.storage.rows import SPLITS, Evaluation, read
 from dcpg.storage.rundir import MOST_CONFIGURATION, RunDirectory
 from dcpg.text import counted, markdown, markdown_block, markdown_code, one_line, option
@@ -71,7 +70,7 @@ def write(
     temporary = target.with_name(f".tmp-{target.name}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(temporary, ignore_errors=True)
+        discard(temporary)
         temporary.mkdir()
         for name, data in files.items():
             write_durable(temporary / name, data)
@@ -85,7 +84,7 @@ def write(
     except OSError as error:
         raise StorageFailed(f"{target} cannot be written ({error.strerror or error}).") from None
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        discard(temporary)
     return target
 
 
@@ -127,7 +126,7 @@ def check_target(target: Path) -> None:
 def _put(temporary: Path, target: Path) -> None:
     """Move the folder to its place; an earlier export there is removed last."""
     before = target.with_name(f".old-{target.name}")
-    shutil.rmtree(before, ignore_errors=True)
+    discard(before)
     if target.exists():
         os.replace(target, before)
     try:
@@ -137,7 +136,7 @@ def _put(temporary: Path, target: Path) -> None:
             os.replace(before, target)
         raise
     fsync_dir(target.parent)
-    shutil.rmtree(before, ignore_errors=True)
+    discard(before)
 
 
 def _checked(moment: Moment, directory: Path) -> bytes:

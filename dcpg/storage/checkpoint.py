@@ -8,12 +8,10 @@ The newest valid one is found by scanning the directory, not by a pointer file.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import os
 import re
-import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +25,7 @@ from dcpg.errors import BadInput, NoValidCheckpoint, StorageFailed
 from dcpg.ranks import ALONE, Ranks
 from dcpg.storage.files import (
     Unreadable,
+    discard,
     dump,
     fsync_dir,
     own_folder,
@@ -135,14 +134,14 @@ class CheckpointStore:
             self.ranks.first_does(lambda: self._settle(final, damage))
         finally:
             if self.ranks.first:
-                shutil.rmtree(temporary, ignore_errors=True)
+                discard(temporary)
         return final
 
     def _begin(self, final: Path, temporary: Path) -> None:
         if final.exists():
             self._set_aside(final.name)
         own_folder(self.shared)
-        _discard(temporary)
+        discard(temporary)
         temporary.mkdir()
 
     def _write(
@@ -173,7 +172,7 @@ class CheckpointStore:
         self.prune()
 
     def _set_aside(self, name: str) -> None:
-        _discard(self.root / f"damaged-{name}")
+        discard(self.root / f"damaged-{name}")
         os.replace(self.root / name, self.root / f"damaged-{name}")
 
     def prune(self) -> None:
@@ -187,7 +186,7 @@ class CheckpointStore:
         keep |= set(phase_ends[-1:])
         for name in found:
             if name not in keep:
-                shutil.rmtree(self.root / name, ignore_errors=True)
+                discard(self.root / name)
         there = [found[name] for name in self.names() if name in found]
         named = {file for manifest in there if manifest is not None for file in manifest.files}
         if self.shared.exists():
@@ -197,7 +196,7 @@ class CheckpointStore:
                     self._remove(path)
         if len(keep) >= self.kept:
             for path in self.root.glob("damaged-*"):
-                _discard(path)
+                discard(path)
 
     def _remove(self, path: Path) -> None:
         """Remove a file that nobody needs; what cannot be removed, such as a folder of the storage's, is left."""
@@ -297,7 +296,7 @@ class CheckpointStore:
 
     def _clean(self) -> None:
         for path in [*self.root.glob(".tmp-*"), *self.shared.glob(".tmp-*")]:
-            _discard(path)
+            discard(path)
 
 
 def _read_manifest(path: Path) -> Manifest:
@@ -326,15 +325,6 @@ def _bytes(path: Path, most: int, what: str) -> bytes:
         if error.errno in NOT_NOW:
             raise StorageFailed(f"{path} {why}; nothing was changed, so try again when it can be.") from None
         raise Damaged(f"{what} {why}") from None
-
-
-def _discard(path: Path) -> None:
-    """Remove a folder, or a file or link in its place; what cannot be removed stays."""
-    if path.is_symlink() or path.is_file():
-        with contextlib.suppress(OSError):
-            path.unlink()
-    else:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def _digest(data: bytes) -> dict[str, Any]:

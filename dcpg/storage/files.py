@@ -6,10 +6,12 @@ What is written appears whole or not at all, and never through a link.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import math
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -101,6 +103,15 @@ def own_folder(path: Path) -> Path:
         raise OSError(errno.ELOOP, "it is a link", str(path))
     path.mkdir(exist_ok=True)
     return path
+
+
+def discard(path: Path) -> None:
+    """Remove a folder with all that is in it, or whatever is in its place; what cannot be removed stays."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:  # rmtree would open it first, and wait for the other end of a pipe
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def fsync_dir(path: Path) -> None:

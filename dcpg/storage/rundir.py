@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from dcpg.errors import BadInput, StorageFailed
-from dcpg.storage.files import Unreadable, dump, own_folder, read_json, write_atomic
+from dcpg.storage.files import Unreadable, discard, dump, own_folder, read_json, write_atomic
 from dcpg.storage.lock import Lock
 from dcpg.storage.rows import Rows
 from dcpg.text import option, resume_call
@@ -93,7 +92,7 @@ class RunDirectory:
         self.check_free()
         try:
             # config.json is written last: a run that was killed before that does not exist
-            shutil.rmtree(self.checkpoints, ignore_errors=True)
+            discard(self.checkpoints)
             own_folder(self.checkpoints)
         except OSError as error:
             raise self._unwritable(error) from None
@@ -105,9 +104,9 @@ class RunDirectory:
     def undo(self) -> None:
         """Remove what a run that was refused before it began has created, and nothing else."""
         if self._created:
-            shutil.rmtree(self.checkpoints, ignore_errors=True)
+            discard(self.checkpoints)
         if self._made and not [p for p in self.path.iterdir() if p != self.lock.path]:
-            shutil.rmtree(self.path, ignore_errors=True)
+            discard(self.path)
 
     def sync_rows(self) -> None:
         """Make the rows of metrics.jsonl and eval.jsonl durable, or raise OSError."""

@@ -201,7 +201,8 @@ def test_a_file_that_cannot_be_read_now_is_no_damage(tmp_path: Path, monkeypatch
     assert newest(store)[0] == NAMES[0]
 
 
-@pytest.mark.parametrize("kind", ["link", "file"])
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("kind", ["link", "file", "pipe"])
 def test_odd_things_under_the_names_of_leftovers_are_removed(tmp_path: Path, kind: str) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -210,12 +211,18 @@ def test_odd_things_under_the_names_of_leftovers_are_removed(tmp_path: Path, kin
     for name in NAMES[:2]:
         store = saved(root, name)
     for name in (f"damaged-{NAMES[1]}", f".tmp-{NAMES[2]}"):
-        (root / name).symlink_to(elsewhere) if kind == "link" else (root / name).write_text("x")
+        match kind:
+            case "link":
+                (root / name).symlink_to(elsewhere)
+            case "file":
+                (root / name).write_text("x")
+            case "pipe":
+                os.mkfifo(root / name)
     (root / NAMES[1] / STATE).write_text("[]")
     assert newest(store)[0] == NAMES[0]
     assert newest(saved(root, NAMES[2]))[0] == NAMES[2]
     assert (elsewhere / "mine").read_text() == "mine"
-    assert not [p for p in root.iterdir() if p.is_symlink() or p.is_file()]
+    assert all(p.is_dir() and not p.is_symlink() for p in root.iterdir())
 
 
 def test_a_new_run_removes_no_checkpoints_of_another_program(tmp_path: Path) -> None:
