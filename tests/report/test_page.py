@@ -250,7 +250,7 @@ def test_the_page_says_how_the_runs_differ_from_the_papers_and_what_became_of_it
     view = look(address(made))
     text = view.page.inner_text("#overview")
     assert "env.frame_size=32 instead of 64" in text
-    assert "the paper's own numbers are not shown" in text
+    assert "the paper's own numbers stand beside them in Claims alone" in text
     assert "(2)" in text  # every interval with its number of seeds
     claims = made.data["claims"]
     assert view.page.inner_text("#claims .pills").split()[-7:-6] == [str(len(claims))]
