@@ -122,6 +122,8 @@ class GymnasiumEnv:
         except MemoryError:
             raise
         except (OSError, ImportError) as error:  # what it needs is not there now; the bytes may be as they should
+            if isinstance(error, OSError) and error.errno is None:  # as gzip and bz2 say that bytes are not theirs
+                raise ValueError(f"the environment's set_state failed: {printable(error)}") from error
             raise BadInput(
                 f"The environment's set_state failed ({type(error).__name__}: {printable(error)}); nothing was "
                 "changed, so resume again when it works."

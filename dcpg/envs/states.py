@@ -50,9 +50,9 @@ def try_states(game: str, mode: str, states: list[bytes]) -> None:
     if ended.done:
         return
     begun, ended = READY in ended.lines, replace(ended, lines=[line for line in ended.lines if line != READY])
-    if not begun or ended.code in OUTSIDE:
+    if not begun or ended.code is None or ended.code in OUTSIDE:  # None: a machine that gave it no time
         raise _untried(ended.why)
-    if ended.code is None or ended.code == -signal.SIGXCPU:
+    if ended.code == -signal.SIGXCPU:
         raise ValueError("Procgen's library hangs on the state of an environment")
     raise ValueError(f"Procgen's library fails on the state of an environment: {printable(ended.why)}")
 

@@ -69,6 +69,7 @@ def write_report(
     A figure that would be the same picture as another one is drawn only if it is named. `bands` adds the deviation
     over seeds to the figures of values. `tell` hears what is being made, and how much of how much is done.
     """
+    _check_out(out)
     for name in names:
         if name not in NAMES:
             raise unknown("table or figure", name, NAMES)
@@ -99,7 +100,7 @@ def write_report(
     absent = [] if names else missing(comparison, measured)
     version = ""
     try:
-        _check_out(out)
+        out.mkdir(parents=True, exist_ok=True)
         files = _write_tables(written, out)
         files += _write_figures(figures, out, partial(tell, "writing figures"))
         if not names:
@@ -200,11 +201,10 @@ def _write(path: Path, data: bytes) -> Path:
 
 
 def _check_out(out: Path) -> None:
-    """Make the folder of the report; links in its place or in it could lead to files of somebody else's choice."""
+    """Refuse links in place of the report's folders: they could lead to files of somebody else's choice."""
     for folder in (out, *(out / name for name in FOLDERS)):
         if folder.is_symlink():
             raise BadInput(f"{folder} is a link; give the folder that it points to as {option('out')}, or another one.")
-    out.mkdir(parents=True, exist_ok=True)
 
 
 def _remove_stale(out: Path, files: list[Path], pictures: bool) -> None:

@@ -307,7 +307,7 @@ def without_duplicates(records: list[Record], problems: list[Problem]) -> list[R
 
 def _read_cached(path: Path, cache: Cache) -> tuple[Record, list[str]]:
     names = ("config.json", "eval.jsonl", "metrics.jsonl", "analysis/levels.json", "analysis/ood-actions.json")
-    files = [path / name for name in names if (path / name).exists()]
+    files = [path / name for name in names if os.path.exists(path / name)]
     now = tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
     if path not in cache or cache[path][0] != now:
         cache[path] = (now, read_run(path))
@@ -399,7 +399,7 @@ def _analyses(run: RunDirectory, config: Config, steps: int, notes: list[str]) -
     found: dict[str, dict[str, Any]] = {}
     for name, check in (("ood-actions", _check_ood_actions), ("levels", _check_levels)):
         path = run.path / "analysis" / f"{name}.json"
-        if not path.exists():
+        if not os.path.exists(path):
             continue
         try:
             plain = read_json(path, MOST_ANALYSIS)

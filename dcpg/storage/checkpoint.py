@@ -24,6 +24,7 @@ from msgspec import Meta
 from dcpg.errors import BadInput, NoValidCheckpoint, StorageFailed
 from dcpg.ranks import ALONE, Ranks
 from dcpg.storage.files import (
+    NOT_NOW,
     Unreadable,
     discard,
     dump,
@@ -57,13 +58,6 @@ MAX_MANIFEST = 2**22
 
 
 MAX_BYTES = 2**36  # of the files of one checkpoint, unless more is known about the run
-
-
-# errors that say nothing about a file: too many are open, no memory, no permission, storage that is away for a moment
-NOT_NOW = (
-    errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN,
-    errno.EHOSTDOWN, errno.ENETDOWN, errno.ENOTCONN,
-)  # fmt: skip
 
 
 class Damaged(Exception):
@@ -123,15 +117,17 @@ class CheckpointStore:
     ) -> Path:
         """Write a checkpoint; it appears under its name only when the files of all ranks are on the disk."""
         final, temporary = self.root / name, self.root / f".tmp-{name}"
-        if all(self.ranks.together(lambda: final.exists() and self._refusal(final) is None)):
-            return final  # the same position of the same run has the same contents
         try:
+            if all(self.ranks.together(lambda: final.exists() and self._refusal(final) is None)):
+                return final  # the same position of the same run has the same contents
             self.ranks.first_does(lambda: self._begin(final, temporary))
             parts = self.ranks.together(lambda: self._write(temporary, own, shared))
             files = {key: digest for part in parts for key, digest in part.items()}
             self.ranks.first_does(lambda: self._publish(temporary, final, {"schema": SCHEMA, **meta, "files": files}))
             damage = [why for why in self.ranks.together(lambda: self._refusal(final, shared=False)) if why]
             self.ranks.first_does(lambda: self._settle(final, damage))
+        except StorageFailed as error:  # it cannot be read back now: a failed save, which is tried again
+            raise OSError(errno.EIO, str(error)) from None
         finally:
             if self.ranks.first:
                 discard(temporary)
@@ -179,7 +175,7 @@ class CheckpointStore:
         """Keep the newest checkpoints, the last one at a phase's end, and their shared files."""
         try:
             found = {name: self._manifest(name) for name in self.names()}
-        except StorageFailed:  # which files are needed cannot be told now
+        except (BadInput, StorageFailed):  # which files are needed cannot be told now
             return
         keep = set(list(found)[-self.kept :])
         phase_ends = [name for name, manifest in found.items() if manifest is not None and manifest.phase_end]

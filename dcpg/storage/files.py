@@ -22,6 +22,14 @@ DEEPEST = 50  # lists and tables inside each other; a configuration has 3
 LARGEST_INTEGER = 2**64  # larger ones are in no file of this program, and fit no float
 
 
+# errors that say nothing about a file: too many are open, no memory, no permission, storage that is away for a moment
+NOT_NOW = (
+    errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN,
+    errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENOTCONN, errno.ECONNRESET,
+    errno.EINTR, errno.EBUSY, errno.ENOLCK,
+)  # fmt: skip
+
+
 class Unreadable(ValueError):
     """A file does not hold what it should; the message says why, without the path."""
 
@@ -107,10 +115,10 @@ def own_folder(path: Path) -> Path:
 
 def discard(path: Path) -> None:
     """Remove a folder with all that is in it, or whatever is in its place; what cannot be removed stays."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:  # rmtree would open it first, and wait for the other end of a pipe
-        with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:  # rmtree would open it first, and wait for the other end of a pipe
             path.unlink(missing_ok=True)
 
 

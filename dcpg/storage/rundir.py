@@ -67,6 +67,8 @@ class RunDirectory:
                 f"{self.path} already holds a run; continue it with {resume_call(self.path)} or choose another "
                 f"{option('out')}."
             )
+        if self.checkpoints.is_symlink() or (self.checkpoints.exists() and not self.checkpoints.is_dir()):
+            raise BadInput(f"{self.checkpoints} is a link or a file; choose another {option('out')}.")
         for place in self.checkpoints.iterdir() if self.checkpoints.is_dir() else ():
             if not UNFINISHED.fullmatch(place.name):
                 raise BadInput(f"{place} already exists, from something else; choose another {option('out')}.")

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET
 
 from dcpg.errors import OutOfMemory, Stopped, StorageFailed
-from dcpg.storage.files import dump, read_regular, write_atomic
+from dcpg.storage.files import NOT_NOW, dump, read_regular, write_atomic
 from dcpg.storage.rows import MOST_ROWS, Event, Rows
 
 MAX_FAILURES = 3  # in a row without progress, after which a run is given up
@@ -148,7 +148,9 @@ def _read(path: Path) -> tuple[list[Event], bool]:
         data = read_regular(path, MOST_ROWS)
     except FileNotFoundError:
         return [], True
-    except OSError:
+    except OSError as error:
+        if error.errno in NOT_NOW:  # it would be written anew, without what it holds
+            raise StorageFailed(f"{path} cannot be read ({error.strerror}); try again when it can be.") from None
         return [], False
     lines = data.splitlines(keepends=True)
     events = [event for event in map(_parse, lines) if event is not None]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -37,15 +35,6 @@ PHASES = {
 KINDS = {"auxiliary": "remembered", "evaluate": "evaluations"}  # of work; all other phases belong to a rollout
 
 
-@contextlib.contextmanager
-def _terminal_may_be_closed() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
-
-
 def as_text(text: str, style: str = "", *, cut: bool = False) -> Text:
     """Text for a console that shows every character as it is; rich would take [bold] and :smile: for its own markup.
 
@@ -57,7 +46,7 @@ def as_text(text: str, style: str = "", *, cut: bool = False) -> Text:
 class Display(ABC):
     """Shows something that changes. A subclass says what: a picture for terminals, and a line for other outputs.
 
-    When its terminal is closed it shows nothing more: whoever displays something decides whether to go on.
+    Where nothing can be written, on a closed terminal or to a log on a full disk, it shows nothing: that ends no run.
     """
 
     def __init__(self, console: Console) -> None:
@@ -76,7 +65,7 @@ class Display(ABC):
         self.message(title, "bold" if self.on_terminal else "")
         if self.on_terminal:
             self._live = Live(self.picture(), console=self.console, auto_refresh=False, transient=False)
-            with _terminal_may_be_closed():
+            with contextlib.suppress(OSError):
                 self._live.start()
 
     def refresh(self, force: bool = False) -> None:
@@ -87,19 +76,19 @@ class Display(ABC):
         if not self.on_terminal:
             self.message(self.line())
         elif self._live is not None:
-            with _terminal_may_be_closed():
+            with contextlib.suppress(OSError):
                 self._live.update(self.picture(), refresh=True)
 
     def message(self, text: str, style: str = "") -> None:
         """Print a sentence, on a terminal above the picture."""
-        with _terminal_may_be_closed():
+        with contextlib.suppress(OSError):
             self.console.print(as_text(text), style=style, soft_wrap=not self.on_terminal)
 
     def close(self) -> None:
         """Leave the last picture on the terminal."""
         if self._live is not None:
             self.refresh(force=True)
-            with _terminal_may_be_closed():
+            with contextlib.suppress(OSError):
                 self._live.stop()
             self._live = None
 

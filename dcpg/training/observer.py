@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,7 +74,8 @@ class SilentObserver(Observer):
     """Shows nothing; warnings go to standard error."""
 
     def warn(self, message: str) -> None:
-        say(message, to=sys.stderr)
+        with contextlib.suppress(OSError):  # a closed terminal, or a log on a full disk
+            say(message, to=sys.stderr)
 
 
 class Together(Observer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,6 +16,7 @@ from dcpg.core.algorithm import Algorithm
 from dcpg.core.cursor import Cursor
 from dcpg.core.state import Stateful
 from dcpg.errors import BadInput, NoValidCheckpoint, StorageFailed
+from dcpg.machine.memory import memory_was_refused
 from dcpg.machine.needs import Needs
 from dcpg.ranks import Ranks
 from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged, Manifest
@@ -87,7 +89,7 @@ class Saver:
 
     def _exists(self) -> bool:
         """Whether there is a run yet: a new one writes config.json after its first checkpoint."""
-        return self.directory.config.exists()
+        return os.path.exists(self.directory.config)  # unlike Path.exists, it raises nothing
 
     def advice(self, what: str) -> str:
         """What is true and what to do when there was not enough of something."""
@@ -183,6 +185,8 @@ class Saver:
             for name, part in self.parts.items():
                 part.restore(states[name])
         except STRANGE as error:
+            if memory_was_refused(error):
+                raise
             raise Damaged(f"it does not hold this run's state ({type(error).__name__}: {error})") from None
         self.altered = altered
         return rows

@@ -88,7 +88,8 @@ class Watchdog:
                     InUse.exit_code,
                 )
             if self._watched and time.monotonic() - self._last > self.timeout:
-                faulthandler.dump_traceback(file=sys.stderr)
+                with contextlib.suppress(Exception):  # an output that is closed, full or no file
+                    faulthandler.dump_traceback(file=sys.stderr)
                 _end(
                     f"Nothing came from {self._watched} for {self.timeout:g} seconds (env.timeout); the stacks are "
                     "above. The last checkpoint is kept: resume to try again.",
@@ -98,5 +99,7 @@ class Watchdog:
 
 def _end(why: str, code: int) -> None:
     """End the process from this thread, even if the others are blocked."""
-    say(why, to=sys.stderr, flush=True)
-    os._exit(code)
+    try:
+        say(why, to=sys.stderr, flush=True)
+    finally:
+        os._exit(code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Literal, NoReturn
@@ -292,7 +293,7 @@ class Trainer(LoopObserver):
 
     def _write_interim_summary(self, status: Literal["running", "stopped", "failed"]) -> None:
         """Write a summary of the unfinished run, once it exists; a failed write does not end the run."""
-        if self.directory.config.exists():
+        if os.path.exists(self.directory.config):  # unlike Path.exists, it raises nothing
             with contextlib.suppress(StorageFailed):
                 self._write_summary(status)
 

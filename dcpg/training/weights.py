@@ -20,7 +20,7 @@ from dcpg.core.networks import Network
 from dcpg.core.rewards import RewardNormaliser
 from dcpg.core.state import State, check_tensors
 from dcpg.envs.base import Spaces
-from dcpg.errors import BadInput, NoValidCheckpoint
+from dcpg.errors import BadInput, NoValidCheckpoint, StorageFailed
 from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged
 from dcpg.storage.files import read_json, read_regular
 from dcpg.storage.rundir import RunDirectory
@@ -109,14 +109,20 @@ def _exported(run: RunDirectory, at: int | None = None) -> Moment:
     return Moment(weights, normaliser, steps, k)
 
 
-def _newest(run: RunDirectory) -> Moment:
+def _newest(run: RunDirectory, again: bool = True) -> Moment:
     store = CheckpointStore(run.checkpoints, most=MOST_WEIGHTS + MOST_STATE)
-    reasons = []
-    for name in reversed(store.names()):
+    names, reasons, now = store.names(), list[str](), list[StorageFailed]()
+    for name in reversed(names):
         try:
             return _moment(store.load(store.root / name, only=("weights.safetensors", "state.json")))
         except Damaged as error:
             reasons.append(f"{name}: {error}")
+        except StorageFailed as error:  # the one before it may be readable
+            now.append(error)
+    if again and store.names() != names:  # a trainer has replaced all of them meanwhile
+        return _newest(run, again=False)
+    if now:
+        raise now[0]
     raise NoValidCheckpoint(f"No valid checkpoint in {store.root} ({'; '.join(reasons) or 'there is none'}).")
 
 

@@ -225,6 +225,33 @@ def test_odd_things_under_the_names_of_leftovers_are_removed(tmp_path: Path, kin
     assert all(p.is_dir() and not p.is_symlink() for p in root.iterdir())
 
 
+def test_a_checkpoint_that_cannot_be_read_back_now_is_a_failed_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OSError, which the run survives; the checkpoint is there all the same."""
+    store = saved(tmp_path, NAMES[0])
+
+    def fails(path: Path, most: int) -> bytes:
+        raise OSError(errno.ESTALE, "stale")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "read_regular", fails)
+        with pytest.raises(OSError, match="stale"):
+            store.save(NAMES[1], {STATE: b"{}"}, {}, ABOUT)
+    assert store.names() == NAMES[:2]
+    assert newest(store)[0] == NAMES[1]
+
+
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_a_new_run_removes_nothing_in_place_of_its_checkpoints(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    place = tmp_path / "checkpoints"
+    place.symlink_to(tmp_path / "elsewhere") if kind == "link" else place.write_text("mine")
+    with pytest.raises(BadInput, match="checkpoints is a link or a file"):
+        RunDirectory(tmp_path).create()
+    assert place.is_symlink() or place.read_text() == "mine"
+
+
 def test_a_new_run_removes_no_checkpoints_of_another_program(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "best").mkdir(parents=True)
     (tmp_path / "checkpoints" / "best" / "model.pt").write_text("mine")

@@ -68,3 +68,23 @@ def test_a_run_whose_terminal_is_closed_is_saved(tmp_path: Path) -> None:
     newest = max(path.name for path in (tmp_path / "run" / "checkpoints").iterdir() if path.name[0].isdigit())
     assert int(newest.split("-")[0]) >= 128
     assert not (tmp_path / "run" / "lock").exists()
+
+
+FULL = """
+import sys
+from dcpg.training.observer import SilentObserver
+from dcpg.training.stop import _end
+SilentObserver().warn("The checkpoint could not be written.")
+sys.stderr = open("/dev/full", "w", buffering=1)
+SilentObserver().warn("The checkpoint could not be written.")
+print("goes on", flush=True)
+_end("It hangs.", 5)
+"""
+
+
+def test_a_log_that_cannot_be_written_to_ends_no_run_and_saves_none_from_its_watchdog() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", FULL], stdout=subprocess.PIPE, stderr=full, text=True, timeout=60, check=False
+        )
+    assert (done.returncode, done.stdout) == (5, "goes on\n")

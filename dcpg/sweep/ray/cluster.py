@@ -52,7 +52,7 @@ def remove_abandoned(short: Path) -> None:
         if folder.is_symlink():
             continue
         with contextlib.suppress(OSError):  # somebody else's, in use, or gone meanwhile
-            held = os.open(folder / DRIVER, os.O_WRONLY | os.O_NOFOLLOW)
+            held = os.open(folder / DRIVER, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe would be waited for
             try:
                 found = os.fstat(held)
                 if found.st_uid == os.geteuid() and time.time() - found.st_ctime > NEW_SECONDS:
