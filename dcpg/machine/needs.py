@@ -97,7 +97,9 @@ def needs_of(config: Config, spaces: Spaces) -> Needs:
     on_device = device != "cpu"
     saved = weights + moments
     milestones = config.steps // config.keep_every if config.keep_every else 0
-    rollouts = 1 + (max(method.lengths(config.rollouts)) if method.auxiliary_phase else 0)
+    # a checkpoint may be of a longer run with longer phases, which is resumed with fewer steps
+    longest = max(method.lengths(max(config.rollouts, 1000)))
+    rollouts = 1 + (longest if method.auxiliary_phase else 0)
     states = most_states(config.env.num_envs, math.prod(spaces.shape) * spaces.dtype.itemsize)
     stored = config.env.num_envs * (config.rollout_length + spaces.stack) * math.prod(spaces.single)
     uncompressed = rollouts * (stored * spaces.dtype.itemsize + (64 + 4 * spaces.actions) * config.rollout_size)

@@ -96,8 +96,6 @@ def resume(
     ranks.first_does(lambda: _check_extras(config))
     check_address_space()
     done = count_rows(directory.metrics.path)
-    if done > config.rollouts:
-        raise BadInput(f"{out} has made {done * config.rollout_size} steps already; ask for more.")
     _announce(config, spaces, needs_of(config, spaces), max(config.rollouts - done, 0), observer, ranks)
     ranks.first_does(directory.lock.acquire)
     try:
