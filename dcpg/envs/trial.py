@@ -20,7 +20,7 @@ class Ended:
 
     @property
     def why(self) -> str:
-        """What stopped it."""
+        """The last line that it printed, or how it ended without a word."""
         if self.lines:
             return self.lines[-1]
         if self.code is None:

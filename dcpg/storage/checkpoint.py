@@ -195,7 +195,7 @@ class CheckpointStore:
                 discard(path)
 
     def _remove(self, path: Path) -> None:
-        """Remove a file that nobody needs; what cannot be removed, such as a folder of the storage's, is left."""
+        """Remove a file that nobody needs; what cannot be, such as a folder of network storage, is left."""
         try:
             path.unlink(missing_ok=True)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The one reader and the one writer of files that may be anybody's.
+"""The one reader and the one writer of untrusted files.
 
 What is read is a plain file of at most so many bytes: a link could name any file, a pipe or a device may never end.
 What is written appears whole or not at all, and never through a link.

@@ -1,4 +1,4 @@
-"""What an environment of one's own returns is checked at every reset and step, against its spaces."""
+"""What your own environment returns is checked at every reset and step, against its spaces."""
 
 from __future__ import annotations
 

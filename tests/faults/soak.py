@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,7 +79,7 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
         return []
 
 
-class Soaked(threading.Thread):
+class Soaked(threading.Thread, ABC):
     """One command that is killed and started again until it ends, round after round."""
 
     def __init__(self, kind: str, log: Log, until: float, every: float, seed: int) -> None:
@@ -86,16 +87,16 @@ class Soaked(threading.Thread):
         self.kind, self.log, self.until, self.every = kind, log, until, every
         self.random = random.Random(f"{seed} {kind}")
 
-    def command(self, fresh: bool) -> list[str]:
-        raise NotImplementedError
+    @abstractmethod
+    def command(self, fresh: bool) -> list[str]: ...
 
+    @abstractmethod
     def check(self) -> list[str]:
         """What is not as in the undisturbed one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def clear(self) -> None:
         """Remove the results of a round."""
-        raise NotImplementedError
 
     def run(self) -> None:
         while self.log.now < self.until:

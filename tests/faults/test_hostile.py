@@ -226,42 +226,39 @@ def bandit_states(good: dict[str, Any]) -> dict[str, bytes]:
     return unlike(good) | {name: json.dumps(state).encode() for name, state in made.items()}
 
 
+def wrong_memories(
+    runs: Driver,
+    undisturbed: Callable[..., Path],
+    run: Path,
+    folder: Path,
+    part: str,
+    made: dict[str, bytes],
+    what: str,
+) -> None:
+    """Each state is refused as the only one; for some of them the checkpoint before is used."""
+
+    def spoil(name: str, place: str) -> Path:
+        out = copy(run, folder / f"{place}-{name.replace(' ', '-')}")
+        driver.set_memory(newest(out), part, json.loads(made[name]))
+        return out
+
+    each(made, lambda name: alone(runs, spoil(name, "alone")), what)
+    some = driver.spread(list(made), GOING_BACK)
+    each(some, lambda name: refused(runs, undisturbed, spoil(name, "newest")), f"{what}, and one before")
+
+
 def test_level_sampler_states(
     runs: Driver, undisturbed: Callable[..., Path], remembering: Path, tmp_path: Path
 ) -> None:
     """Another number of levels, numbers that cannot be, no JSON: refused, never a traceback or a strange replay."""
     made = sampler_states(driver.memory(newest(remembering), "levels"))
-
-    def spoil(name: str, folder: str) -> Path:
-        out = copy(remembering, tmp_path / f"{folder}-{name.replace(' ', '-')}")
-        driver.set_memory(newest(out), "levels", json.loads(made[name]))
-        return out
-
-    each(made, lambda name: alone(runs, spoil(name, "alone")), "30 level sampler states that are wrong")
-    some = driver.spread(list(made), GOING_BACK)
-    each(
-        some,
-        lambda name: refused(runs, undisturbed, spoil(name, "newest")),
-        "30 level sampler states that are wrong, and one before",
-    )
+    wrong_memories(runs, undisturbed, remembering, tmp_path, "levels", made, "30 level sampler states that are wrong")
 
 
 def test_bandit_states(runs: Driver, undisturbed: Callable[..., Path], remembering: Path, tmp_path: Path) -> None:
     """Other arms, an arm that is not there, counts and rewards that cannot be: refused in the same way."""
     made = bandit_states(driver.memory(newest(remembering), "augmentation"))
-
-    def spoil(name: str, folder: str) -> Path:
-        out = copy(remembering, tmp_path / f"{folder}-{name.replace(' ', '-')}")
-        driver.set_memory(newest(out), "augmentation", json.loads(made[name]))
-        return out
-
-    each(made, lambda name: alone(runs, spoil(name, "alone")), "32 bandit states that are wrong")
-    some = driver.spread(list(made), GOING_BACK)
-    each(
-        some,
-        lambda name: refused(runs, undisturbed, spoil(name, "newest")),
-        "32 bandit states that are wrong, and one before",
-    )
+    wrong_memories(runs, undisturbed, remembering, tmp_path, "augmentation", made, "32 bandit states that are wrong")
 
 
 def test_environments_on_levels_that_are_not_the_samplers(
