@@ -263,7 +263,8 @@ class _Axes:
             fixed.setdefault("machine.threads", 1)  # not all cores: results must not depend on the machine
         if "shards" not in varied:
             fixed.setdefault("shards", 1)  # nor on the number of processes
-        if {0, "0"} & {fixed.get("machine.threads"), *varied.get("machine.threads", ())}:
+        threads = [fixed.get("machine.threads"), *varied.get("machine.threads", ())]
+        if any(number in (0, "0") for number in threads):
             raise BadInput("machine.threads=0 means all cores of whatever machine it is; give a number.")
         self.fixed, self.varied = fixed, varied
         self.analyses = _analyses_of(source.get("analyse_after", []), methods, method)

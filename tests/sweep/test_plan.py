@@ -168,6 +168,7 @@ def test_scalars_and_defaults() -> None:
             {"set": {"algorithm": {"gamma": 1}}, "grid": {"dcpg": {"algorithm": {"gamma": [1]}}}},
             "algorithm.gamma is both in [set] and in [grid]; choose one.",
         ),
+        ({"set": {"machine": {"threads": [1]}}}, "machine.threads must be a whole number; got [1]."),
         ({"set": {"machine": {"threads": 0}}}, "machine.threads=0 means all cores of whatever machine it is"),
         ({"grid": {"machine": {"threads": [1, 0]}}}, "machine.threads=0 means all cores of whatever machine it is"),
     ],
