@@ -105,7 +105,8 @@ def resume(
         if missing:
             trainer.observer.warn(f"This run may not have the memory or disk that it needs: {'; '.join(missing)}.")
         _check_equal(trainer)
-        trainer.restore()
+        with trainer.watchdog:  # the heartbeat: reading B and trying the environments' states may take minutes
+            trainer.restore()
         if trainer.algorithm.cursor.rollout < trainer.config.rollouts:
             _warn_of_environment(written, maker, trainer)
         changes = ({} if steps is None else {"steps": config.steps}) | _other_pictures(written, trainer)

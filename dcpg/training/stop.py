@@ -56,14 +56,17 @@ class Watchdog:
         self._watched: str | None = None
         self._last = time.monotonic()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> None:
+        self._ended.clear()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
     def __exit__(self, *exception: object) -> None:
         self._ended.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def alive(self) -> None:
         """Restart the timeout of `watching`."""

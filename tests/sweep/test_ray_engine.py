@@ -7,6 +7,7 @@ import sys
 import types
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,9 @@ from dcpg.config.schema import Config
 from dcpg.errors import BadInput, DcpgError
 from dcpg.machine.automatic import settled
 from dcpg.machine.needs import needs_of
+from dcpg.sweep.attempt import Attempt
 from dcpg.sweep.plan import Job
+from dcpg.sweep.ray import cluster
 from dcpg.sweep.ray.engine import RayEngine, _describe, _fits, _largest, _runs_on, demand
 
 
@@ -73,3 +76,38 @@ def test_a_ray_that_could_not_have_found_its_token_is_not_started(
     monkeypatch.setitem(sys.modules, "ray", loaded)
     with pytest.raises(DcpgError, match="Ray was loaded before"):
         RayEngine(tmp_path, [], None)
+
+
+class IdleRay:
+    """A cluster that accepts tasks and finishes none."""
+
+    def remote(self, task: Any) -> IdleRay:
+        return self
+
+    def options(self, **given: Any) -> Any:
+        return types.SimpleNamespace(remote=lambda *arguments: object())
+
+    def wait(self, pending: list[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
+        return [], pending
+
+    def shutdown(self) -> None: ...
+
+
+def test_a_stop_while_the_storage_fails_is_asked_for_until_it_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "connect", lambda address: IdleRay())
+    monkeypatch.setattr(RayEngine, "_check_room", lambda self: None)
+    said: list[str] = []
+    engine = RayEngine(tmp_path, [job()], "127.0.0.1:1", said.append)
+    engine.submit(Attempt(str(tmp_path), "run", {}))
+    away = tmp_path / "away"
+    (tmp_path / "nodes").rename(away)
+    engine.stop()
+    assert engine.wait(0) == engine.wait(0) == []  # a run that cannot be seen may be training
+    assert len(said) == 1
+    assert said[0].startswith("The runs could not be told to stop yet")
+    away.rename(tmp_path / "nodes")
+    assert [(outcome.name, outcome.code) for outcome in engine.wait(0)] == [("run", 75)]
+    assert [file.name.split("-")[0] for file in (tmp_path / "nodes").iterdir()] == ["stop"]
+    engine.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -350,3 +351,22 @@ def test_settings_that_were_changed_by_hand_are_named(tmp_path: Path) -> None:
         dcpg.resume(run, steps=384)
     path.write_text(text)
     assert dcpg.resume(run, steps=256).summary["steps"] == 256
+
+
+def test_the_lock_beats_while_a_checkpoint_is_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    dcpg.train("ppo", "coinrun", preset="tiny", steps=128, out=run, settings=TINY, progress=False)
+    beats: list[int] = []
+
+    def slowly(trainer: Trainer) -> None:
+        lock, end = trainer.directory.lock, time.monotonic() + 20
+        before = lock.counter
+        while lock.counter == before and time.monotonic() < end:
+            time.sleep(0.05)
+        beats.append(lock.counter - before)
+        restore(trainer)
+
+    restore = Trainer.restore
+    monkeypatch.setattr(Trainer, "restore", slowly)
+    dcpg.resume(run, progress=False)
+    assert beats[0] >= 1

@@ -49,7 +49,7 @@ class RayEngine:
         need("ray", "--engine ray")
         self._attempts: dict[Any, Attempt] = {}  # by Ray's reference to the outcome
         self._excluded: dict[str, str] = {}  # node -> host
-        self._stopping = False
+        self._stopping = self._asked = self._told_of_failure = False
         self._not_started: list[Outcome] = []
         with contextlib.ExitStack() as resources:
             try:
@@ -74,6 +74,8 @@ class RayEngine:
         self._attempts[task.remote(dataclasses.asdict(attempt), self._driver_file.nonce)] = attempt
 
     def wait(self, seconds: float) -> list[Outcome]:
+        if self._stopping:
+            self._ask_to_stop()
         if self._not_started or not self._attempts:
             time.sleep(0 if self._not_started else seconds)
             found, self._not_started = self._not_started, []
@@ -141,7 +143,20 @@ class RayEngine:
 
     def stop(self) -> None:
         self._stopping = True
-        self._driver_file.ask_to_stop()
+        self._ask_to_stop()
+
+    def _ask_to_stop(self) -> None:
+        """Tell the attempts once; while the storage fails they cannot be told, and every `wait` tries again."""
+        if self._asked:
+            return
+        try:
+            self._driver_file.ask_to_stop()
+        except OSError as error:
+            if not self._told_of_failure:
+                self._told_of_failure = True
+                self.message(f"The runs could not be told to stop yet ({error}); this is tried until it succeeds.")
+            return
+        self._asked = True
         # Tasks that have not visibly started are not waited for, since Ray may never find room for them. Nor are they
         # cancelled: Ray 2.60 kills the driver if a task ends at that moment. One that starts now sees the request.
         for ref, attempt in list(self._attempts.items()):
