@@ -26,6 +26,7 @@ from dcpg.training.observer import Observer, RunObserver, SilentObserver, Togeth
 if TYPE_CHECKING:
     from dcpg.analysis.many import Analysed
     from dcpg.report.write import Report
+    from dcpg.runs.publish import Published
     from dcpg.sweep.driver import SweepObserver
     from dcpg.sweep.engine import Engine
     from dcpg.sweep.plan import Job, Plan
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Agent", "MakeEnv", "Observer", "Recording", "Run", "Sweep", "analyse", "analyse_all", "evaluate", "export", "load",
-    "record", "report", "resume", "sweep", "train", "watch_report",
+    "publish", "record", "report", "resume", "sweep", "train", "watch_report",
 ]  # fmt: skip
 
 Env = MakeEnv | str  # a function, or text as --env takes it
@@ -333,6 +334,23 @@ def export(
     from dcpg.runs.export import write
 
     return write(_directory(run), Path(out) if out is not None else None, at, show)
+
+
+def publish(*directories: str | Path, out: str | Path, rows: int | None = None, show: Show = _nothing) -> Published:
+    """Copy what a report needs of every finished run at or below the directories, small enough for a repository.
+
+    Args:
+        directories: Runs, sweeps, or folders with runs.
+        out: The folder, with one folder for each run in it. Rows that were published there before are replaced.
+        rows: About how many rows of metrics.jsonl and timing.jsonl to keep of each run; by default 50.
+        show: Is called with lines of progress.
+
+    Returns:
+        The folder, its runs, and the runs that were left out, with the reason.
+    """
+    from dcpg.runs.publish import ROWS, publish
+
+    return publish([Path(one) for one in directories], Path(out), ROWS if rows is None else rows, show)
 
 
 def analyse(

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from dcpg.cli.options import At, Directory, Env, Json, Plugin, TestEnv, app, load_plugins
+from dcpg.errors import BadInput
 from dcpg.text import counted, say
 
 
@@ -87,20 +88,40 @@ def record(
 
 @app.command()
 def export(
-    directory: Directory,
-    out: Annotated[Path | None, typer.Option(help="The folder to write. (default: DIR/export)")] = None,
+    directory: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="A run's directory; with --rows also a sweep's, or any folder of runs."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The folder to write. (default: DIR/export; --rows needs one)")
+    ] = None,
     at: At = None,
+    rows: Annotated[
+        bool,
+        typer.Option("--rows", help="Instead of the agent: evaluations, thinned metrics and settings of every run."),
+    ] = False,
     plugin: Plugin = None,
 ) -> None:
     """Export a run's agent as a folder to publish: weights, configuration, model card and, on Procgen, a video.
 
     The layout is that of Hugging Face. `dcpg eval`, `dcpg record` and `dcpg.load` read the folder like a run.
+
+    With --rows, export what a report needs of all finished runs in DIR, about 100 kB each: `dcpg report FOLDER` makes
+    the same tables and figures from it.
     """
     import shlex
 
     from dcpg import api
 
     load_plugins(plugin)
+    if rows:
+        if out is None or at is not None:
+            raise BadInput("--rows exports whole runs: give it a folder with --out, and no --at.")
+        published = api.publish(directory, out=out, show=say)
+        for path, why in published.left_out.items():
+            say(f"Left out: {path} ({why})")
+        say(f"{counted(len(published.runs), 'run')}; see them with: dcpg report {shlex.quote(str(published.folder))}")
+        return
     folder = api.export(directory, out=out, at=at, show=say)
     say(f"Export: {folder}")
     say(f"To publish it, with Hugging Face's own client: hf upload USER/NAME {shlex.quote(str(folder))}")

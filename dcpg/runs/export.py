@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -55,13 +55,13 @@ def write(
     if at == 0:
         raise BadInput("The untrained agent is not exported: its weights follow from the seed alone.")
     target = Path(os.path.abspath(out if out is not None else directory / "export"))
-    check_target(target)
+    check_replaceable(target, FILES, lambda plain: EXPORT in plain, "an export")
     own = written.config.game.startswith(OWN)
     if not own:
         need("video", "The export's video")
     agent = load_agent(directory, at) if written.spaces is not None else None
     moment = agent.moment if agent is not None else find(run, written.config, at)
-    public = parse_written({**written.plain, **_public(written)})
+    public = parse_written(public_config(written))
     files = {
         WEIGHTS: _checked(moment, directory),
         CONFIG: dump({**public.plain, "init": None, EXPORT: _about(moment)}, indent=2),
@@ -80,7 +80,7 @@ def write(
             show("Recording the agent on unseen levels ...")
             video.record(agent, environments_to_record(agent, "test"), temporary / REPLAY)
         fsync_dir(temporary)
-        _put(temporary, target)
+        put(temporary, target)
     except OSError as error:
         raise StorageFailed(f"{target} cannot be written ({error.strerror or error}).") from None
     finally:
@@ -88,9 +88,11 @@ def write(
     return target
 
 
-def _public(written: Written) -> dict[str, Any]:
-    """What a config.json says of files on this machine, without their folders."""
-    found: dict[str, Any] = {}
+def public_config(written: Written) -> dict[str, Any]:
+    """A config.json in which files are named without their folders on this machine."""
+    found = dict(written.plain)
+    if written.init:
+        found["init"] = os.path.basename(written.init)
     if written.environment is not None:
         e = written.environment
         test = _file_name(e.test_id) if e.test_id is not None else None
@@ -105,25 +107,30 @@ def _file_name(place: str) -> str:
     return f"{os.path.basename(path)}:{function}" if colon and os.sep in path else os.path.basename(place)
 
 
-def check_target(target: Path) -> None:
-    """Refuse a folder that holds anything but an earlier export: it would be lost."""
+def check_replaceable(
+    target: Path, names: Collection[str], recognises: Callable[[dict[str, Any]], bool], what: str
+) -> None:
+    """Refuse a folder that holds anything but `what` from an earlier time: it would be lost.
+
+    Such a folder has no files but those with `names`, and a config.json that `recognises` accepts.
+    """
     advice = f"choose another {option('out')}."
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise BadInput(f"{target} is not a folder; {advice}")
     found = {p.name for p in target.iterdir()} if target.exists() else set()
     if not found:
         return
-    for name in sorted(found - FILES):
-        raise BadInput(f"{target} holds {name}, which is no part of an export; {advice}")
+    for name in sorted(found - set(names)):
+        raise BadInput(f"{target} holds {name}, which is no part of {what}; {advice}")
     try:
-        is_export = EXPORT in read_json(target / CONFIG, MOST_CONFIGURATION)
+        known = recognises(read_json(target / CONFIG, MOST_CONFIGURATION))
     except (OSError, ValueError, TypeError):
-        is_export = False
-    if not is_export:
-        raise BadInput(f"{target} already exists and is not an export; {advice}")
+        known = False
+    if not known:
+        raise BadInput(f"{target} already exists and is not {what}; {advice}")
 
 
-def _put(temporary: Path, target: Path) -> None:
+def put(temporary: Path, target: Path) -> None:
     """Move the folder to its place; an earlier export there is removed last."""
     before = target.with_name(f".old-{target.name}")
     discard(before)

@@ -1,0 +1,119 @@
+"""The rows of finished runs as a folder to publish: small enough for a repository, and all that a report reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dcpg.config.written import parse_written
+from dcpg.errors import BadInput, StorageFailed
+from dcpg.runs.export import check_replaceable, public_config, put
+from dcpg.runs.records import STIFFNESS, read_run, run_directories
+from dcpg.storage.files import discard, dump, fsync_dir, read_regular, write_durable
+from dcpg.storage.rows import MOST_ROWS, Metrics, Row, Timing, first_rows, read
+from dcpg.storage.rundir import RunDirectory
+
+ROWS = 50  # of metrics.jsonl and of timing.jsonl that are kept by default
+WHOLE = ("summary.json", "analysis/levels.json", "analysis/ood-actions.json")  # copied as they are
+FILES = {"config.json", "eval.jsonl", "metrics.jsonl", "timing.jsonl", "summary.json", "analysis"}
+
+
+@dataclass(frozen=True)
+class Published:
+    """What was written, and which runs were left out."""
+
+    folder: Path
+    runs: list[Path]  # as they lie in the folder
+    left_out: dict[Path, str] = field(default_factory=dict)  # run -> why
+
+
+def publish(
+    directories: Sequence[Path], out: Path, rows: int = ROWS, show: Callable[[str], None] = lambda text: None
+) -> Published:
+    """Copy the rows of every finished run at or below the directories; each run appears when it is whole.
+
+    Evaluations, summaries and analyses are copied as they are. Of metrics.jsonl about `rows` rows are kept, and those
+    with measurements; as many rows of timing.jsonl have the sums of the others. No weights are copied.
+    """
+    paths, problems = run_directories(directories)
+    names: dict[str, Path] = {}
+    left_out = {problem.path: problem.text for problem in problems}
+    ready: dict[str, dict[str, bytes]] = {}
+    for path in paths:
+        name = path.resolve().name
+        if name in names:
+            raise BadInput(f"{names[name]} and {path} have the same name; rename one, or publish them to two folders.")
+        names[name] = path
+        check_replaceable(out / name, FILES, lambda plain: "method" in plain, "published rows")
+        try:
+            ready[name] = _contents(path, rows)
+        except BadInput as error:
+            left_out[path] = str(error)
+    if not ready:
+        reasons = "; ".join(f"{path}: {why}" for path, why in left_out.items())
+        raise BadInput(f"There is nothing to publish. {reasons}")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, files in ready.items():
+            show(f"{name}: {sum(map(len, files.values())) / 1e3:,.0f} kB")
+            _write(out / name, files)
+    except OSError as error:
+        raise StorageFailed(f"{out} cannot be written ({error.strerror or error}).") from None
+    return Published(out, [out / name for name in ready], left_out)
+
+
+def _contents(path: Path, rows: int) -> dict[str, bytes]:
+    """The files of a run, checked as a report would check them."""
+    run, (record, _) = RunDirectory(path), read_run(path)
+    if not record.finished:
+        raise BadInput(f"it has {record.steps:,} of {record.setting.steps:,} steps")
+    plain = run.read_config()
+    files = {"config.json": dump(public_config(parse_written(plain, run.config, code=False)), indent=2)}
+    for name in WHOLE:
+        if os.path.exists(path / name):
+            try:
+                files[name] = read_regular(path / name, MOST_ROWS)
+            except OSError as error:
+                raise BadInput(f"{name} cannot be read ({error.strerror or error})") from None
+    files["eval.jsonl"] = first_rows(run.evaluations.path, len(record.evaluations))
+    files["metrics.jsonl"] = _lines(thinned(read(run.metrics.path, Metrics), rows))
+    files["timing.jsonl"] = _lines(merged(read(run.timing.path, Timing), rows))
+    return files
+
+
+def thinned(rows: Sequence[Metrics], most: int) -> list[Metrics]:
+    """Rows at equal distances, the last one among them, and all with measurements."""
+    measured = set(STIFFNESS.values())
+    apart = max(-(-len(rows) // most), 1)
+    return [row for number, row in enumerate(reversed(rows)) if number % apart == 0 or measured & set(row.more)][::-1]
+
+
+def merged(rows: Sequence[Timing], most: int) -> list[Timing]:
+    """At most so many rows, each the sum of its neighbours, so that no second is lost."""
+    apart, before, found = max(-(-len(rows) // most), 1), 0, []
+    for start in range(0, len(rows), apart):
+        group = rows[start : start + apart]
+        seconds = {name: sum(row.seconds.get(name, 0.0) for row in group) for name in group[0].seconds}
+        took, steps = sum(seconds.values()), group[-1].steps
+        found.append(Timing(steps=steps, steps_per_s=(steps - before) / took if took else 0.0, seconds=seconds))
+        before = steps
+    return found
+
+
+def _lines(rows: Iterable[Row]) -> bytes:
+    return b"".join(dump(row.plain()) for row in rows)
+
+
+def _write(target: Path, files: dict[str, bytes]) -> None:
+    temporary = target.with_name(f".tmp-{target.name}")
+    discard(temporary)
+    try:
+        for name, data in files.items():
+            (temporary / name).parent.mkdir(parents=True, exist_ok=True)
+            write_durable(temporary / name, data)
+        fsync_dir(temporary)
+        put(temporary, target)
+    finally:
+        discard(temporary)

@@ -1,0 +1,108 @@
+"""Published rows: small, without paths of a machine, and a report of them equals the report of the runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import dcpg.api
+from dcpg.errors import BadInput
+from dcpg.runs.publish import merged, publish, thinned
+from dcpg.storage.rows import Metrics, Timing, read, read_rows
+from tests import synthetic
+from tests.cli.test_cli import run
+
+
+def metrics(count: int, measured: tuple[int, ...] = ()) -> list[Metrics]:
+    empty = {"episode_returns": [], "episode_lengths": [], "episode_levels": [], "reward_variance": 1.0}
+    rows = [{"rollout": i, "steps": 64 * i, **empty} for i in range(1, count + 1)]
+    return [Metrics.parse(row | ({"stiffness": 0.5} if row["rollout"] in measured else {})) for row in rows]
+
+
+def test_thinned_rows_are_at_equal_distances_with_the_last_and_all_measurements() -> None:
+    assert [row.rollout for row in thinned(metrics(10), 3)] == [2, 6, 10]
+    assert [row.rollout for row in thinned(metrics(10, measured=(1, 6, 7)), 3)] == [1, 2, 6, 7, 10]
+    assert [row.rollout for row in thinned(metrics(3), 50)] == [1, 2, 3]
+    assert thinned([], 50) == []
+
+
+def test_merged_times_lose_no_second() -> None:
+    rows = [Timing(steps=64 * i, steps_per_s=9.0, seconds={"policy": float(i), "save": 1.0}) for i in range(1, 6)]
+    assert merged(rows, 2) == [
+        Timing(steps=192, steps_per_s=192 / 9, seconds={"policy": 6.0, "save": 3.0}),
+        Timing(steps=320, steps_per_s=128 / 11, seconds={"policy": 9.0, "save": 2.0}),
+    ]
+    assert merged([], 50) == []
+
+
+def test_a_report_of_published_rows_equals_that_of_the_runs(tmp_path: Path) -> None:
+    synthetic.few(tmp_path / "sweep" / "runs")
+    found = publish([tmp_path / "sweep"], tmp_path / "results")
+    assert len(found.runs) == 12
+    assert not found.left_out
+    tables = []
+    for folder in ("sweep", "results"):
+        dcpg.api.report(tmp_path / folder, out=tmp_path / f"report-{folder}", names=("table1", "figure5"))
+        out = tmp_path / f"report-{folder}"
+        tables.append(
+            {p.relative_to(out): p.read_bytes() for p in out.rglob("*") if p.suffix in (".csv", ".md", ".png")}
+        )
+    assert tables[0] == tables[1]
+    assert len(tables[0]) >= 3
+
+
+def test_a_trained_run_is_published_without_weights_and_paths(tmp_path: Path) -> None:
+    small = {"evaluation.episodes": 2, "evaluation.max_steps": 20, "env.frame_size": 16, "network.channels": (4, 8)}
+    first, second = tmp_path / "runs" / "first", tmp_path / "runs" / "second"
+    dcpg.train("ppo", "coinrun", preset="tiny", steps=512, out=first, settings=small, progress=False)
+    dcpg.train("ppo", "coinrun", preset="tiny", steps=256, out=second, settings=small, progress=False, init=first)
+    found = dcpg.api.publish(tmp_path / "runs", out=tmp_path / "results", rows=2)
+    assert found.runs == [tmp_path / "results" / "first", tmp_path / "results" / "second"]
+    assert {p.name for p in found.runs[0].iterdir()} == {
+        "config.json", "eval.jsonl", "metrics.jsonl", "summary.json", "timing.jsonl",
+    }  # fmt: skip
+    assert (found.runs[0] / "eval.jsonl").read_bytes() == (first / "eval.jsonl").read_bytes()
+    assert [row.rollout for row in read(found.runs[0] / "metrics.jsonl", Metrics)] == [2, 4]
+    seconds = [
+        sum(sum(row.seconds.values()) for row in read(p / "timing.jsonl", Timing)) for p in (first, found.runs[0])
+    ]
+    assert seconds[0] == pytest.approx(seconds[1])
+    assert json.loads((found.runs[1] / "config.json").read_bytes())["init"] == "first"
+    assert not any(str(tmp_path) in p.read_text() for p in (tmp_path / "results").rglob("*") if p.is_file())
+    # published rows are replaced, a run is not
+    again = dcpg.api.publish(tmp_path / "runs", out=tmp_path / "results")
+    assert len(read_rows(again.runs[0] / "metrics.jsonl")) == 4
+    with pytest.raises(BadInput, match="holds checkpoints, which is no part of published rows"):
+        dcpg.api.publish(tmp_path / "results", out=tmp_path / "runs")
+    assert (first / "checkpoints").is_dir()
+
+
+def test_runs_that_are_not_whole_are_left_out_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    synthetic.some(tmp_path / "runs" / "whole", "ppo")
+    half = synthetic.some(tmp_path / "runs" / "half", "ppo", seed=1).path
+    synthetic.edit("eval.jsonl", lambda rows: rows.__delitem__(-1))(half)
+    torn = synthetic.some(tmp_path / "runs" / "torn", "ppo", seed=2).path
+    with open(torn / "eval.jsonl", "a") as file:
+        file.write('{"k": 3')
+    code, said, _ = run(capsys, "export", str(tmp_path / "runs"), "--rows", "--out", str(tmp_path / "results"))
+    assert code == 0
+    assert f"Left out: {half} (it has 1,024 of 2,048 steps)" in said
+    assert f"2 runs; see them with: dcpg report {tmp_path / 'results'}" in said
+    assert (tmp_path / "results" / "torn" / "eval.jsonl").read_text().endswith("}\n")
+
+
+def test_what_cannot_be_published_is_said_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    synthetic.some(tmp_path / "a" / "run", "ppo")
+    synthetic.some(tmp_path / "b" / "run", "ppo", seed=1)
+    with pytest.raises(BadInput, match="have the same name"):
+        publish([tmp_path], tmp_path / "results")
+    assert not (tmp_path / "results").exists()
+    synthetic.edit("eval.jsonl", lambda rows: rows.__delitem__(-1))(tmp_path / "a" / "run")
+    with pytest.raises(BadInput, match=r"There is nothing to publish. .*it has 1,024 of 2,048 steps"):
+        publish([tmp_path / "a"], tmp_path / "results")
+    for words in (["--rows"], ["--rows", "--out", "x", "--at", "5"]):
+        code, _, said = run(capsys, "export", str(tmp_path / "b"), *words)
+        assert code == 2
+        assert "give it a folder with --out" in said
