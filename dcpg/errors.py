@@ -30,6 +30,10 @@ class BadInput(DcpgError):
     exit_code = 2
 
 
+class Unavailable(BadInput):
+    """A file cannot be read now, which says nothing about what it holds: the storage may be away for a moment."""
+
+
 class InUse(BadInput):
     """Another process is using the directory."""
 

@@ -123,7 +123,8 @@ class Collector:
         for name, chooser in self.choosers.items():
             chooser.restore(state.own[name])
         assert state.blobs is not None
-        self.env.restore(state.blobs)
+        with self.observer.restoring():
+            self.env.restore(state.blobs)
         if not self.env.exact_state:
             self.episodes.begin_anew()
             self.normaliser.sums[:] = 0

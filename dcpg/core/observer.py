@@ -17,6 +17,10 @@ class LoopObserver:
         """Entered while the environments are stepped."""
         return nullcontext()
 
+    def restoring(self) -> AbstractContextManager[None]:
+        """Entered while the environments return to a saved state, or begin new episodes instead."""
+        return nullcontext()
+
     def between_environment_steps(self) -> None: ...
 
     def between_optimiser_steps(self) -> None: ...

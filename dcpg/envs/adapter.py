@@ -21,7 +21,7 @@ from gymnasium.vector import AutoresetMode
 
 from dcpg.envs.base import NUMBERS, Array, Step, arranged, saved_array
 from dcpg.envs.outputs import Outputs, states
-from dcpg.errors import BadInput
+from dcpg.errors import BadInput, DcpgError
 from dcpg.seeding import rand_seed
 from dcpg.text import counted, printable
 
@@ -111,7 +111,12 @@ class GymnasiumEnv:
         own = json.loads(state[0])
         self._steps = int(own["steps"])
         if not self.exact_state:
-            self._reset(rand_seed(self.seed, "resume", self._steps))
+            try:
+                self._reset(rand_seed(self.seed, "resume", self._steps))
+            except (MemoryError, DcpgError):
+                raise
+            except Exception as error:  # the user's code, which has seen nothing of the checkpoint
+                raise self._not_now("reset", error) from error
             return
         now = saved_array(state[1], self._now)
         levels, resetting = np.array(own["levels"], np.int64), np.array(own["resetting"], bool)
@@ -124,14 +129,18 @@ class GymnasiumEnv:
         except (OSError, ImportError) as error:  # what it needs is not there now; the bytes may be as they should
             if isinstance(error, OSError) and error.errno is None:  # as gzip and bz2 say that bytes are not theirs
                 raise ValueError(f"the environment's set_state failed: {printable(error)}") from error
-            raise BadInput(
-                f"The environment's set_state failed ({type(error).__name__}: {printable(error)}); nothing was "
-                "changed, so resume again when it works."
-            ) from error
+            raise self._not_now("set_state", error) from error
         except Exception as error:  # the user's code, which has met bytes that are not its own
             raise ValueError(f"the environment's set_state failed: {type(error).__name__}: {error}") from error
         self._now = now
         self._levels, self._resetting = levels, resetting
+
+    def _not_now(self, what: str, error: Exception) -> BadInput:
+        """The error for a failure that is none of the checkpoint's."""
+        return BadInput(
+            f"The environment's {what} failed ({type(error).__name__}: {printable(error)}); nothing was changed, so "
+            "resume again when it works."
+        )
 
     def pictures(self) -> Array:
         """What `render` returns in the mode rgb_array."""

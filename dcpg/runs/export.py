@@ -12,9 +12,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import safetensors
-from safetensors.torch import load as load_tensors
-
 from dcpg.config.command import train_command
 from dcpg.config.environments import can_be_typed
 from dcpg.config.presets import PRESETS
@@ -30,6 +27,7 @@ from dcpg.storage.files import discard, dump, fsync_dir, read_json, write_durabl
 from dcpg.storage.rows import SPLITS, Evaluation, read
 from dcpg.storage.rundir import MOST_CONFIGURATION, RunDirectory
 from dcpg.text import counted, markdown, markdown_block, markdown_code, one_line, option
+from dcpg.training.state import read_tensors
 from dcpg.training.weights import WEIGHTS, Moment, find
 
 CONFIG, CARD, REPLAY = "config.json", "README.md", "replay.mp4"
@@ -149,10 +147,15 @@ def put(temporary: Path, target: Path) -> None:
 def _checked(moment: Moment, directory: Path) -> bytes:
     """The weights, which are tensors at least: older runs on your own environment do not say for which network."""
     assert moment.weights is not None
+    if moment.damaged:  # nobody asked to publish older ones
+        raise NoValidCheckpoint(
+            f"The newest checkpoint of {directory} is damaged ({'; '.join(moment.damaged)}); resume the run to mend "
+            f"it, or export weights by their steps with {option('at')}."
+        )
     try:
-        load_tensors(moment.weights)
-    except safetensors.SafetensorError as error:
-        raise NoValidCheckpoint(f"{directory}: the weights are not a safetensors file ({error}).") from None
+        read_tensors(moment.weights)
+    except ValueError as error:
+        raise NoValidCheckpoint(f"{directory}: the weights cannot be read: {error}.") from None
     return moment.weights
 
 

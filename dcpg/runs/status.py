@@ -18,8 +18,9 @@ import psutil
 from dcpg.config.automatic import as_in
 from dcpg.config.schema import UNDECISIVE, Config
 from dcpg.config.written import Recorded, Written, fingerprint, parse_written
-from dcpg.errors import BadInput
+from dcpg.errors import BadInput, Unavailable
 from dcpg.settings import dotted
+from dcpg.storage.checkpoint import position
 from dcpg.storage.files import open_regular, read_json
 from dcpg.storage.lock import born
 from dcpg.storage.rows import Evaluation, R, Summary, Timing, parse_rows
@@ -40,7 +41,7 @@ class RunStatus:
 
     state: Literal["waiting", "interrupted", "finished", "damaged"] = "waiting"  # a running one is "interrupted" too
     steps: int = 0
-    checkpoint: str = ""  # name of the newest checkpoint; later checkpoints have greater names
+    checkpoint: str = ""  # name of the newest checkpoint
     train_return: float | None = None
     test_return: float | None = None
     steps_per_s: float = 0.0
@@ -50,14 +51,16 @@ class RunStatus:
 def status_of(config: Config, path: Path, environment: Ids | None = None) -> RunStatus:
     """The status of the run with this configuration at this path; `environment` has the ids of the user's own.
 
-    A run of fewer steps is the same run, interrupted. BadInput if the directory holds another run; a directory that
-    cannot be read has the state "damaged".
+    A run of fewer steps is the same run, interrupted. BadInput if the directory holds another run, Unavailable if it
+    cannot be read now; one that does not hold what it should has the state "damaged".
     """
     run = RunDirectory(path)
     if not run.config.exists():  # a new run writes it last
         return RunStatus()
     try:
         written = parse_written(run.read_config(), run.config, code=False)
+    except Unavailable:
+        raise
     except BadInput as error:
         return RunStatus("damaged", note=str(error))
     _check_same(config, run, written)
@@ -72,7 +75,8 @@ def status_of(config: Config, path: Path, environment: Ids | None = None) -> Run
     # one whole phase, since a rollout with an auxiliary phase takes much longer than the others
     phase = 1 if isinstance(config, Recorded) else max(config.declared().lengths(config.rollouts))
     timing = last_rows(run.timing.path, Timing, phase)
-    checkpoint = max((p.name for p in run.checkpoints.glob("0*-*") if CHECKPOINT.fullmatch(p.name)), default="")
+    names = [p.name for p in run.checkpoints.glob("[0-9]*-*") if CHECKPOINT.fullmatch(p.name)]
+    checkpoint = max(names, key=position, default="")
     total = config.rollouts * config.rollout_size
     steps = timing[-1].steps if timing else int(checkpoint[:12] or 0)
     evaluated = evaluation is not None and evaluation.steps == total

@@ -57,6 +57,9 @@ RANK = re.compile(r"\.rank([0-9]+)(?:\.|$)")
 MAX_MANIFEST = 2**22
 
 
+STATE, MOST_STATE = "state.json", 2**26  # its bytes
+
+
 MAX_BYTES = 2**36  # of the files of one checkpoint, unless more is known about the run
 
 
@@ -92,6 +95,11 @@ class Checkpoint:
     name: str
     manifest: Manifest
     files: dict[str, bytes]
+
+
+def position(name: str) -> tuple[list[int], str]:
+    """What puts the names of checkpoints in the order of the loop, however many digits their numbers have."""
+    return [int(number) for number in re.findall("[0-9]+", name)], name
 
 
 class CheckpointStore:
@@ -213,7 +221,7 @@ class CheckpointStore:
             found = [p for p in self.root.iterdir() if NAME.fullmatch(p.name)]
         except OSError as error:
             raise BadInput(f"{self.root} cannot be read ({error.strerror}).") from None
-        return sorted(p.name for p in found if p.is_dir() and not p.is_symlink())
+        return sorted((p.name for p in found if p.is_dir() and not p.is_symlink()), key=position)
 
     def _manifest(self, name: str) -> Manifest | None:
         try:
@@ -239,6 +247,8 @@ class CheckpointStore:
         }
         if (total := sum(entry.size for entry in wanted.values())) > self.most:
             raise Damaged(f"its files have {total:,} bytes, more than a run with these settings can have")
+        if (plain := wanted.get(STATE)) is not None and plain.size > MOST_STATE:
+            raise Damaged(f"{STATE} has {plain.size:,} bytes, more than {MOST_STATE:,}")
         contents: dict[str, bytes] = {}
         for key, entry in wanted.items():
             where = (self.root if key.startswith("shared/") else path) / key
@@ -313,9 +323,17 @@ def _read_manifest(path: Path) -> Manifest:
 
 
 def _bytes(path: Path, most: int, what: str) -> bytes:
-    """The bytes of a file. What may be readable a moment later is no damage: nothing is changed then."""
+    """The bytes of a file. What may be readable a moment later is no damage: nothing is changed then.
+
+    A disk that fails to read may succeed when it is asked again.
+    """
     try:
-        return read_regular(path, most)
+        try:
+            return read_regular(path, most)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return read_regular(path, most)
     except OSError as error:
         why = f"cannot be read ({error.strerror or error})"
         if error.errno in NOT_NOW:

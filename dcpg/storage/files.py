@@ -19,6 +19,9 @@ from pathlib import Path
 from typing import IO, Any
 
 DEEPEST = 50  # lists and tables inside each other; a configuration has 3
+MOST_COPIED = 2**29  # bytes of a file that is copied because it has a second name
+MOST_TABLES = 1_000_000  # lists and tables in one file: an empty list has 2 bytes and takes 60 of memory
+MOST_COLUMNS = 2_000_000  # of all tables in one file
 LARGEST_INTEGER = 2**64  # larger ones are in no file of this program, and fit no float
 
 
@@ -32,6 +35,10 @@ NOT_NOW = (
 
 class Unreadable(ValueError):
     """A file does not hold what it should; the message says why, without the path."""
+
+
+class UnreadableNow(Unreadable):
+    """A file cannot be read at this moment; what it holds is not known."""
 
 
 # -- reading
@@ -56,18 +63,32 @@ def read_regular(path: Path, most: int) -> bytes:
 
 
 def read_json(path: Path, most: int) -> Any:
-    """The JSON data of a plain file. FileNotFoundError if there is none; all else that is wrong raises Unreadable."""
+    """The JSON data of a plain file. FileNotFoundError if there is none; all else that is wrong raises Unreadable.
+
+    UnreadableNow if the storage refuses it for a reason that may pass.
+    """
     try:
         data = read_regular(path, most)
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise Unreadable(error.strerror or str(error)) from None
+        kind = UnreadableNow if error.errno in NOT_NOW else Unreadable
+        raise kind(error.strerror or str(error)) from None
     return parse_json(data)
+
+
+def is_modest(data: bytes, tables: int = MOST_TABLES, columns: int = MOST_COLUMNS) -> bool:
+    """Whether JSON text can have no more lists, tables and columns than these; others would take many times its size.
+
+    Brackets and colons within strings are counted too.
+    """
+    return data.count(b"[") + data.count(b"{") <= tables and data.count(b":") <= columns
 
 
 def parse_json(data: bytes) -> Any:
     """JSON data whose numbers are finite and whose nesting is shallow, or Unreadable."""
+    if not is_modest(data):
+        raise Unreadable("it has more lists, tables or columns than any file of this program")
     try:
         found = json.loads(data)
         _check_plain(found, DEEPEST)
@@ -96,13 +117,34 @@ def _check_plain(value: Any, deeper: int) -> None:
 
 
 def open_appending(path: Path) -> IO[bytes]:
-    """Open a plain file to write behind its end, without a buffer; it is made if there is none."""
+    """Open a plain file to write behind its end, without a buffer; it is made if there is none.
+
+    A file with a second name (a hard link) is copied first, so that what has the other name stays as it is.
+    """
+    _separate(path, copied=True)
     return open(path, "ab", buffering=0, opener=_plain)
 
 
 def open_updating(path: Path) -> IO[bytes]:
-    """Open a plain file to read and overwrite, without a buffer; it is made if there is none."""
+    """Open a plain file to read and overwrite, without a buffer; it is made if there is none.
+
+    A file with a second name (a hard link) is replaced by an empty one.
+    """
+    _separate(path, copied=False)
     return open(path, "r+b", buffering=0, opener=lambda name, flags: _plain(name, flags | os.O_CREAT))
+
+
+def _separate(path: Path, copied: bool) -> None:
+    """Let a file that also has another name become one of its own: a copy, or none."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return
+    if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+        if copied:
+            write_atomic(path, read_regular(path, MOST_COPIED))
+        else:
+            path.unlink()
 
 
 def own_folder(path: Path) -> Path:

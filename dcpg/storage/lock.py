@@ -33,6 +33,7 @@ class Lock:
 
     def __init__(self, path: Path) -> None:
         self.path, self.counter = path, 0
+        self._holder = (socket.gethostname(), os.getpid())  # a host may change its name later
         self._file: IO[bytes] | None = None
 
     def acquire(self) -> None:
@@ -62,7 +63,7 @@ class Lock:
             raise InUse(
                 f"{self.path.parent} is in use by process {holder.get('pid')} on {holder.get('host')}, which is alive."
             )
-        self._file = file
+        self._file, self._holder = file, (socket.gethostname(), os.getpid())
         self._write()
         with contextlib.suppress(OSError):
             os.ftruncate(file.fileno(), RECORD)  # drop the rest of a longer file
@@ -100,14 +101,14 @@ class Lock:
 
     def _is_anothers(self) -> bool:
         now = self._read()
-        return bool(now) and (now.get("host"), now.get("pid")) != (socket.gethostname(), os.getpid())
+        return bool(now) and (now.get("host"), now.get("pid")) != self._holder
 
     def _write(self) -> None:
         """Overwrite the record, at a fixed length: on shared storage no reader may see an empty file."""
         assert self._file is not None
         self.counter += 1
-        text = {"host": socket.gethostname(), "pid": os.getpid(), "started": _started(), "beat": self.counter}
-        text["born"] = born(os.getpid())
+        host, pid = self._holder
+        text = {"host": host, "pid": pid, "started": _started(), "beat": self.counter, "born": born(pid)}
         with contextlib.suppress(OSError):  # a full disk must not end the run here
             os.pwrite(self._file.fileno(), dump(text)[:-1].ljust(RECORD - 1) + b"\n", 0)
             os.fdatasync(self._file.fileno())

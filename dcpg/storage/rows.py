@@ -22,10 +22,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from dcpg.errors import BadInput
-from dcpg.storage.files import dump, fsync_dir, open_appending, open_regular, read_regular, write_atomic
+from dcpg.storage.files import dump, fsync_dir, is_modest, open_appending, open_regular, read_regular, write_atomic
 
 LARGEST = 1e100  # a greater number is no return, and its square is not finite
 MOST_COUNT = 2_000_000  # rows of a file; each takes memory, whatever is in it
+MOST_ROW = 2**25  # bytes of a row
+MOST_TABLES = MOST_COLUMNS = 10_000  # in a row; it has a few lists and some hundred columns
 MOST_ROWS = 2**29  # bytes of a file of rows; the paper's longest runs have a tenth of that
 SPLITS = {"train": "training levels", "test": "unseen levels"}  # what an evaluation is played on, and its name
 VALUES = ("predicted_value", "true_value", "true_value_own_gamma")
@@ -327,8 +329,15 @@ def count_rows(path: Path) -> int:
     return sum(1 for _ in _each_row(_bytes(path)))
 
 
+def count_lines(path: Path) -> int:
+    """The number of a file's whole lines, whatever they hold."""
+    return _bytes(path).count(b"\n")
+
+
 def _each_row(data: bytes) -> Iterator[dict[str, Any]]:
     for line in io.BytesIO(data):
+        if len(line) > MOST_ROW or not is_modest(line, MOST_TABLES, MOST_COLUMNS):
+            return
         try:
             row = _decoded(line)
         except (ValueError, RecursionError):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from dcpg.errors import BadInput, StorageFailed
-from dcpg.storage.files import Unreadable, discard, dump, own_folder, read_json, write_atomic
+from dcpg.errors import BadInput, StorageFailed, Unavailable
+from dcpg.storage.files import NOT_NOW, Unreadable, UnreadableNow, discard, dump, own_folder, read_json, write_atomic
 from dcpg.storage.lock import Lock
 from dcpg.storage.rows import Rows
 from dcpg.text import option, resume_call
@@ -104,11 +105,18 @@ class RunDirectory:
         return [p for p in self.checkpoints.iterdir() if p.name[0].isdigit()] if self.checkpoints.is_dir() else []
 
     def undo(self) -> None:
-        """Remove what a run that was refused before it began has created, and nothing else."""
+        """Remove what a run that was refused before it began has created, and nothing else; see `keep`."""
+        if not self.writes:
+            return
         if self._created:
             discard(self.checkpoints)
-        if self._made and not [p for p in self.path.iterdir() if p != self.lock.path]:
-            discard(self.path)
+        with contextlib.suppress(OSError):  # somebody has moved it
+            if self._made and not [p for p in self.path.iterdir() if p != self.lock.path]:
+                discard(self.path)
+
+    def keep(self) -> None:
+        """The run has begun: whatever happens to its files, `undo` removes nothing any more."""
+        self._made = self._created = False
 
     def sync_rows(self) -> None:
         """Make the rows of metrics.jsonl and eval.jsonl durable, or raise OSError."""
@@ -127,13 +135,16 @@ class RunDirectory:
         try:
             links = [part for part in (*folders, self.path / "wandb", self.lock.path) if part.is_symlink()]
         except OSError as error:  # a folder that may not be entered
-            raise BadInput(f"{error.filename} cannot be read ({error.strerror}).") from None
+            kind = Unavailable if error.errno in NOT_NOW else BadInput
+            raise kind(f"{error.filename} cannot be read ({error.strerror}).") from None
         for link in links:
             raise BadInput(f"{link} is a link; a run's files must be in its own directory.")
         try:
             plain = read_json(self.config, MOST_CONFIGURATION)
         except FileNotFoundError:
             raise BadInput(f"{self.path} holds no run: config.json is missing.") from None
+        except UnreadableNow as error:
+            raise Unavailable(f"{self.config} cannot be read now ({error}).") from None
         except Unreadable as error:
             raise BadInput(f"{self.config} cannot be read ({error}).") from None
         if not isinstance(plain, dict):

@@ -64,6 +64,11 @@ def could_not_run(attempt: Attempt, error: Exception) -> Outcome:
     return Outcome(attempt.name, code, socket.gethostname(), f"{type(error).__name__}: {error}")
 
 
+def storage_away(attempt: Attempt, error: OSError) -> Outcome:
+    """The outcome of an attempt that could not see the sweep's directory for a while, by no fault of the run."""
+    return Outcome(attempt.name, None, socket.gethostname(), f"The sweep's directory is away: {error}")
+
+
 def run_attempt(
     attempt: Attempt, should_stop: Callable[[], bool], environment: Mapping[str, str] | None = None
 ) -> Outcome:

@@ -17,7 +17,7 @@ from dcpg.config.automatic import as_in
 from dcpg.config.schema import OWN, Config, Machine
 from dcpg.config.written import check_plugins, read_written, warn_of_plugins
 from dcpg.envs.library import library
-from dcpg.errors import BadInput, Stopped, StorageFailed, SweepIncomplete
+from dcpg.errors import BadInput, DcpgError, Stopped, StorageFailed, SweepIncomplete
 from dcpg.extras import need
 from dcpg.machine.automatic import settled
 from dcpg.methods.plugins import to_send
@@ -96,6 +96,7 @@ class Driver:
         self.only_analysed: set[str] = set()  # of the submitted runs, those that were done before
         self.not_analysed: dict[str, str] = {}  # runs whose analyses failed -> why
         self.retry_at: dict[str, float] = {}  # runs that failed -> when they are tried again
+        self.broken: DcpgError | None = None  # why the engine can start no further run
         self.refused: dict[str, str] = {}  # runs of the last outcomes in a row that could not start or be written
 
     def run(
@@ -184,7 +185,7 @@ class Driver:
     def _stopping(self) -> str:
         """Why no further run is started; empty while runs are."""
         refused = f"{MAX_REFUSED} runs in a row were refused" if len(self.refused) >= MAX_REFUSED else ""
-        return self.signals.asked or refused
+        return self.signals.asked or refused or ("No further run can start" if self.broken is not None else "")
 
     def _run_all(self, todo: Sequence[Job], make_engine: Callable[[Sequence[Job]], Engine]) -> None:
         engine = make_engine(todo)
@@ -199,7 +200,7 @@ class Driver:
                     self.observer.message(f"{self._stopping}: saving the runs; a second Ctrl-C ends at once.")
                     engine.stop()
                     self.retry_at.clear()
-                for outcome in engine.wait(REFRESH_SECONDS / 4):
+                for outcome in self._wait(engine):
                     self._note_end(outcome)
                 for name in [name for name, when in self.retry_at.items() if time.monotonic() >= when]:
                     del self.retry_at[name]
@@ -212,6 +213,16 @@ class Driver:
         finally:
             engine.close()
             self.observer.close()
+
+    def _wait(self, engine: Engine) -> list[Outcome]:
+        """The next outcomes. An engine that fails is asked to stop, so that the other runs are saved."""
+        try:
+            return engine.wait(REFRESH_SECONDS / 4)
+        except DcpgError as error:
+            if self.broken is not None:
+                raise
+            self.broken = error
+            return []
 
     def _submit(self, engine: Engine, name: str) -> None:
         self.submitted.add(name)
@@ -305,6 +316,10 @@ class Driver:
         self.observer.message(f"{name} is given up: {history.reason_to_give_up}. Log: {self.directory.log(name)}")
 
     def _conclude(self, resume_command: str) -> SweepView:
+        if self.broken is not None and not self.signals.asked:
+            raise self.broken
+        self.missing |= missing_analyses([self.jobs[name] for name in self.not_analysed], self.statuses, self.directory)
+        self.not_analysed = {name: why for name, why in self.not_analysed.items() if self.missing[name]}
         now = view(self.plan, self.index, self.statuses, lambda name: False, self.missing)
         done, failed = now.counts["done"], now.counts["failed"]
         progress = f"{done} of {counted(len(self.jobs), 'run')} {'is' if len(self.jobs) == 1 else 'are'} done"

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import UNSET
 
 from dcpg.errors import OutOfMemory, Stopped, StorageFailed
+from dcpg.storage.checkpoint import position
 from dcpg.storage.files import NOT_NOW, dump, read_regular, write_atomic
 from dcpg.storage.rows import MOST_ROWS, Event, Rows
 
@@ -56,8 +57,8 @@ class RunHistory:
 
     def _end(self, event: Event) -> None:
         self.code, self.last_lines = None if event.code is UNSET else event.code, event.last_lines or ""
-        before, self.checkpoint = self.checkpoint, max(event.place or "", self.checkpoint)
-        if self.checkpoint > before:
+        before, self.checkpoint = self.checkpoint, max(event.place or "", self.checkpoint, key=position)
+        if self.checkpoint != before:
             self.failures = self.lost = 0
         elif self.code in NOT_ITS_FAULT:
             self.lost += 1

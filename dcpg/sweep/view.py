@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,16 +12,17 @@ from typing import Any
 from dcpg.analysis.analyse import kept_result
 from dcpg.config.schema import ANALYSES, OWN
 from dcpg.config.written import parse_written, to_show
-from dcpg.errors import BadInput
+from dcpg.errors import BadInput, Unavailable
 from dcpg.runs.status import RunStatus, is_running, status_of
 from dcpg.storage.files import Unreadable, read_json
 from dcpg.sweep.directory import SweepDirectory, check_name
 from dcpg.sweep.index import Index, RunHistory
 from dcpg.sweep.plan import MAX_RUNS, Job, Plan, expand
-from dcpg.text import printable
+from dcpg.text import one_line, printable
 
 SCHEMA = 1  # of sweep.json
 MAX_PLAN_SIZE = 64_000_000  # bytes
+LONGEST_COMMAND = 10_000  # characters
 STATUSES = ("done", "running", "waiting", "failed")
 
 
@@ -146,7 +148,16 @@ def driver_of(root: Path) -> tuple[bool, str]:
         command = read_json(SweepDirectory(root).plan, MAX_PLAN_SIZE).get("command")
     except (OSError, ValueError, AttributeError):
         command = None
-    return is_running(root), printable(command) if isinstance(command, str) else ""  # the lock is as that of a run
+    return is_running(root), _sweep_command(command) if isinstance(command, str) else ""  # the lock is as that of a run
+
+
+def _sweep_command(recorded: str) -> str:
+    """A recorded command, which may be anybody's, as one call of `dcpg sweep` with all else quoted; else empty."""
+    try:
+        words = shlex.split(one_line(recorded)) if len(recorded) <= LONGEST_COMMAND else []
+    except ValueError:
+        return ""
+    return shlex.join(words) if words[:2] == ["dcpg", "sweep"] else ""
 
 
 def view_directory(root: Path) -> tuple[Plan, SweepView]:
@@ -162,9 +173,16 @@ def view_directory(root: Path) -> tuple[Plan, SweepView]:
 def missing_analyses(
     jobs: Iterable[Job], statuses: Mapping[str, RunStatus], directory: SweepDirectory
 ) -> dict[str, tuple[str, ...]]:
-    """Of runs that are done, the analyses that were asked for and are not there."""
+    """Of runs that are done, the analyses that were asked for and are not there, as far as can be read now."""
+
+    def is_kept(job: Job, name: str) -> bool:
+        try:
+            return kept_result(directory.run(job.name), name, {}) is not None
+        except (BadInput, OSError):
+            return False
+
     return {
-        job.name: tuple(name for name in job.analyses if kept_result(directory.run(job.name), name, {}) is None)
+        job.name: tuple(name for name in job.analyses if not is_kept(job, name))
         for job in jobs
         if job.analyses and statuses[job.name].state == "finished"
     }
@@ -172,10 +190,14 @@ def missing_analyses(
 
 def statuses(plan: Plan, directory: SweepDirectory) -> dict[str, RunStatus]:
     """The status of every run, by its name; BadInput if a directory holds another run."""
-    return {
-        job.name: status_of(job.config, directory.run(job.name), job.own.maker.ids if job.own is not None else None)
-        for job in plan.jobs
-    }
+
+    def status(job: Job) -> RunStatus:
+        try:
+            return status_of(job.config, directory.run(job.name), job.own.maker.ids if job.own is not None else None)
+        except Unavailable as error:  # it stops none of the others
+            return RunStatus("damaged", note=str(error))
+
+    return {job.name: status(job) for job in plan.jobs}
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:

@@ -15,12 +15,12 @@ from dcpg.config.written import fingerprint as fingerprint_of
 from dcpg.core.algorithm import Algorithm
 from dcpg.core.cursor import Cursor
 from dcpg.core.state import Stateful
-from dcpg.errors import BadInput, NoValidCheckpoint, StorageFailed
+from dcpg.errors import BadInput, InUse, NoValidCheckpoint, StorageFailed
 from dcpg.machine.memory import memory_was_refused
 from dcpg.machine.needs import Needs
 from dcpg.ranks import Ranks
 from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged, Manifest
-from dcpg.storage.rows import Rows, count_rows, first_rows, read_rows
+from dcpg.storage.rows import Rows, count_lines, first_rows, parse_rows, read_rows
 from dcpg.storage.rundir import RunDirectory
 from dcpg.text import counted, for_audience, printable
 from dcpg.training.evaluations import Evaluations
@@ -137,6 +137,7 @@ class Saver:
                 changed.extend(changed_settings(manifest.settings, self.config))
                 raise
             found["rows"], found["versions"] = self._take(checkpoint), manifest.versions
+            self._check_lock()
 
         try:
             self.store.newest_valid(accept, self.warn)
@@ -159,7 +160,13 @@ class Saver:
                 f"{name} is not as this run wrote it: rows were changed afterwards. Training does not depend on them "
                 "and goes on; reports do, and the summary says so."
             )
+        self._check_lock()
         self._truncate_rows(found["rows"])
+
+    def _check_lock(self) -> None:
+        """Before anything is changed: reading may have taken long, and another process taken over meanwhile."""
+        if not self.directory.lock.beat():
+            raise InUse(f"Another process has taken over {self.directory.path}; nothing was changed here.")
 
     def _check_owner(self, manifest: Manifest) -> None:
         # as config.json has it, or with its numbers as the settings' types write them
@@ -202,7 +209,7 @@ class Saver:
             raise ValueError(f"{rows['metrics']} rows at rollout {at.rollout}")
         altered = [str(name) for name in plain.get("altered", [])]
         for name, file in (("metrics", self.directory.metrics), ("eval", self.directory.evaluations)):
-            there, needed = count_rows(file.path), rows[name]
+            there, needed = count_lines(file.path), rows[name]
             if there < needed and name == "eval" and at.line == 0:
                 needed = min(needed, self.evaluations.before(at.rollout))
             if there < needed:
@@ -217,14 +224,19 @@ class Saver:
             return False
         return hashlib.sha256(first_rows(file.path, count)).hexdigest() != written
 
+    def _is_final(self, line: bytes) -> bool:
+        """Whether a row is of an evaluation that was made only because the run ended there."""
+        rollout = next((row.get("rollout") for row in parse_rows(line)), None)  # None: it was changed, and is kept
+        return isinstance(rollout, int) and not self.evaluations.due(rollout)
+
     def _truncate_rows(self, rows: Mapping[str, int]) -> None:
         try:
             self.directory.metrics.truncate(rows["metrics"])
             # also drop a final evaluation that a longer run would not have
-            rollouts = [row.get("rollout") for row in read_rows(self.directory.evaluations.path)[: rows["eval"]]]
-            while rollouts and isinstance(rollouts[-1], int) and not self.evaluations.due(rollouts[-1]):
-                rollouts.pop()
-            self.directory.evaluations.truncate(len(rollouts))
+            lines = first_rows(self.directory.evaluations.path, rows["eval"]).splitlines(keepends=True)
+            while lines and self._is_final(lines[-1]):
+                lines.pop()
+            self.directory.evaluations.truncate(len(lines))
             timing = [row.get("steps") for row in read_rows(self.directory.timing.path)]
             self.directory.timing.truncate(sum(isinstance(steps, int) and steps <= self.steps for steps in timing))
         except OSError as error:

@@ -61,7 +61,7 @@ def start(
         ranks.first_does(directory.prepare)
         ranks.first_does(directory.lock.acquire)
         undo.callback(directory.lock.release)
-        undo.callback(lambda: directory.undo() if ranks.first and not directory.config.exists() else None)
+        undo.callback(directory.undo)
         ranks.first_does(directory.create)
         trainer = Trainer(config, directory, maker, observer, ranks, training=training)
         _warn_of_emulation(trainer)
@@ -77,6 +77,7 @@ def start(
             trainer.pictures = [plain[PROCGEN]["pictures"]] if plain[PROCGEN] else []
             trainer.save(final=True)
             directory.write_json(directory.config, plain)
+            directory.keep()
 
         return trainer.run(begin)
 

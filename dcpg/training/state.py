@@ -20,11 +20,13 @@ import safetensors
 import zstandard
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
+from torch import Tensor
 
 from dcpg.core.state import Large, State, Stateful
 from dcpg.errors import BadInput
+from dcpg.machine.memory import memory_was_refused
 from dcpg.ranks import Ranks
-from dcpg.storage.checkpoint import Checkpoint, Damaged
+from dcpg.storage.checkpoint import MOST_STATE, Checkpoint, Damaged
 from dcpg.storage.files import parse_json
 
 # errors from files of the right format with unexpected contents
@@ -76,8 +78,10 @@ def unpack(checkpoint: Checkpoint, parts: Mapping[str, Stateful], ranks: Ranks, 
         own, blobs = None, None
         if packed is not None:
             first, *blobs = opened(packed, most)
+            if len(first) > MOST_STATE:
+                raise ValueError(f"the plain state of {name} has {len(first):,} bytes")
             own = parse_json(first)
-        states[name] = State(plain[name], load_tensors(tensors) if tensors is not None else None, own, blobs, shared)
+        states[name] = State(plain[name], read_tensors(tensors) if tensors is not None else None, own, blobs, shared)
     return states
 
 
@@ -102,7 +106,17 @@ def _saved(make: Callable[[], Large]) -> bytes:
 
 def _loaded(files: dict[str, bytes], key: str) -> Large:
     data = files.pop(key)
-    return split(data) if key.endswith(".frames") else load_tensors(data)
+    return split(data) if key.endswith(".frames") else read_tensors(data)
+
+
+def read_tensors(data: bytes) -> dict[str, Tensor]:
+    """The tensors of a safetensors file; ValueError if it is none, or has shapes and types that torch does not take."""
+    try:
+        return load_tensors(data)
+    except (RuntimeError, KeyError, TypeError, ValueError, OverflowError, safetensors.SafetensorError) as error:
+        if memory_was_refused(error):
+            raise
+        raise ValueError(f"it is not a safetensors file that can be used ({type(error).__name__}: {error})") from None
 
 
 def opened(data: bytes, most: int) -> list[bytes]:

@@ -83,7 +83,12 @@ class Watchdog:
             self._watched = None
 
     def _watch(self) -> None:
-        while not self._ended.wait(min(1.0, self.timeout / 4)):
+        interval = min(1.0, self.timeout / 4)
+        looked = time.monotonic()
+        while not self._ended.wait(interval):
+            if time.monotonic() - looked > 2 * interval + 1:  # this thread stood still too: the process was suspended
+                self.alive()
+            looked = time.monotonic()
             if not self.lock.beat():
                 _end(
                     f"Another process has taken over {self.lock.path.parent}, because this one gave no sign of life "

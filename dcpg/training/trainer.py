@@ -73,7 +73,7 @@ class Trainer(LoopObserver):
         training: Training | None = None,  # the environments, if they are made already
         fingerprint: str | None = None,  # of config.json as it was written; checkpoints record it
     ) -> None:
-        self.directory, self.ranks = directory, ranks
+        self.directory, self.ranks, self._own = directory, ranks, maker is not None
         self.observer: RunObserver = (observer or SilentObserver()) if ranks.first else Observer()
         torch.set_num_threads(config.machine.threads)
         keep_freed_memory()
@@ -136,6 +136,7 @@ class Trainer(LoopObserver):
                     self._finish_rollout()
                     self._evaluate_if_due()
                 self.save(final=True)
+                summary = self._write_summary("finished")
             except Stopped:
                 self._write_interim_summary("stopped")
                 self.save(final=True)
@@ -156,9 +157,10 @@ class Trainer(LoopObserver):
             finally:
                 self.observer.close()
                 self.logs.close()
-                with contextlib.suppress(Exception):  # the user's environment may fail to close; the run is saved
+                # the user's environment may fail to close, or hang; the run is saved
+                with contextlib.suppress(Exception), self.watchdog.watching("the environments' close()"):
                     self.env.close()
-        return self._write_summary("finished")
+        return summary
 
     @property
     def steps(self) -> int:
@@ -238,6 +240,10 @@ class Trainer(LoopObserver):
 
     def sampling(self) -> AbstractContextManager[None]:
         return self.watchdog.watching("the environments")
+
+    def restoring(self) -> AbstractContextManager[None]:
+        """Procgen's states are tried in a second process, which has a limit of its own."""
+        return self.watchdog.watching("your environment") if self._own else contextlib.nullcontext()
 
     def between_environment_steps(self) -> None:
         """Ranks sample at their own pace, and meet when all have sampled their part of tau."""

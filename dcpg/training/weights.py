@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import safetensors
-from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
@@ -20,17 +19,16 @@ from dcpg.core.networks import Network
 from dcpg.core.rewards import RewardNormaliser
 from dcpg.core.state import State, check_tensors
 from dcpg.envs.base import Spaces
-from dcpg.errors import BadInput, NoValidCheckpoint, StorageFailed
-from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged
+from dcpg.errors import BadInput, Notice, NoValidCheckpoint
+from dcpg.storage.checkpoint import MOST_STATE, Checkpoint, CheckpointStore, Damaged
 from dcpg.storage.files import read_json, read_regular
 from dcpg.storage.rundir import RunDirectory
 from dcpg.text import option
-from dcpg.training.state import read_plain
+from dcpg.training.state import read_plain, read_tensors
 
 WEIGHTS = "model.safetensors"  # of an export
 MOST_WEIGHTS = 4 * MOST_PARAMETERS + 2**20  # bytes
 MILESTONE = re.compile(r"[0-9]{12}\.safetensors")
-MOST_STATE = 2**26  # bytes of what else an evaluation needs
 
 
 @dataclass(frozen=True)
@@ -42,6 +40,7 @@ class Moment:
     steps: int
     k: int  # the evaluation that belongs to this moment
     between: bool = True  # between two rollouts, not in the middle of one
+    damaged: tuple[str, ...] = ()  # newer checkpoints that were passed over, with the reason
 
 
 def save_weights(network: Network) -> bytes:
@@ -61,10 +60,11 @@ def load_weights(network: Network, data: bytes) -> None:
 
 def _fitting(network: Network, data: bytes) -> dict[str, Tensor]:
     try:
-        tensors = load_tensors(data)
+        tensors = read_tensors(data)
+    except ValueError as error:
+        raise Damaged(f"the weights cannot be read: {error}") from None
+    try:
         check_tensors("weights", tensors, network.state_dict())
-    except safetensors.SafetensorError as error:
-        raise Damaged(f"the weights are not a safetensors file ({error})") from None
     except ValueError as error:
         raise Damaged(str(error)) from None
     return tensors
@@ -109,20 +109,28 @@ def _exported(run: RunDirectory, at: int | None = None) -> Moment:
     return Moment(weights, normaliser, steps, k)
 
 
-def _newest(run: RunDirectory, again: bool = True) -> Moment:
+def _newest(run: RunDirectory, tries: int = 3) -> Moment:
+    """The weights of the newest valid checkpoint. Those of an older one come with a warning."""
     store = CheckpointStore(run.checkpoints, most=MOST_WEIGHTS + MOST_STATE)
-    names, reasons, now = store.names(), list[str](), list[StorageFailed]()
+    names, reasons = store.names(), list[str]()
+    found: Moment | None = None
     for name in reversed(names):
         try:
-            return _moment(store.load(store.root / name, only=("weights.safetensors", "state.json")))
+            found = _moment(store.load(store.root / name, only=("weights.safetensors", "state.json")))
+            break
         except Damaged as error:
             reasons.append(f"{name}: {error}")
-        except StorageFailed as error:  # the one before it may be readable
-            now.append(error)
-    if again and store.names() != names:  # a trainer has replaced all of them meanwhile
-        return _newest(run, again=False)
-    if now:
-        raise now[0]
+    if reasons and tries > 1 and store.names() != names:  # a trainer has replaced some of them meanwhile
+        return _newest(run, tries - 1)
+    if found is not None and reasons:
+        warnings.warn(
+            f"These are the weights at {found.steps:,} steps: the newest checkpoint of {run.path} is damaged "
+            f"({'; '.join(reasons)}). A resume sets it aside and goes on from there.",
+            Notice,
+            stacklevel=2,
+        )
+    if found is not None:
+        return replace(found, damaged=tuple(reasons))
     raise NoValidCheckpoint(f"No valid checkpoint in {store.root} ({'; '.join(reasons) or 'there is none'}).")
 
 

@@ -15,7 +15,7 @@ from safetensors.torch import load, save
 
 import dcpg
 from dcpg import api
-from dcpg.errors import BadInput, DcpgError, NoValidCheckpoint
+from dcpg.errors import BadInput, DcpgError, Notice, NoValidCheckpoint
 from dcpg.runs import video
 from dcpg.runs.records import read_run
 from dcpg.sweep.directory import SweepDirectory
@@ -117,7 +117,8 @@ def test_pipes_in_place_of_files_are_refused_at_once(run: Path, name: str) -> No
     place.unlink(missing_ok=True)
     os.mkfifo(place)
     if name in ("manifest", "weights"):  # the checkpoint before it is used
-        assert dcpg.evaluate(run, levels="3")["steps"] < 256
+        with pytest.warns(Notice, match="the newest checkpoint of .* is damaged"):
+            assert dcpg.evaluate(run, levels="3")["steps"] < 256
     elif name == "milestone":
         with pytest.raises(NoValidCheckpoint, match="not a plain file"):
             dcpg.evaluate(run, at=128)

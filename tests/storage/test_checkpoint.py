@@ -339,3 +339,36 @@ def test_rows_of_something_else_are_neither_taken_over_nor_removed(tmp_path: Pat
         directory.create()
     directory.undo()
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("metrics.jsonl", "mine\n")]
+
+
+def test_checkpoints_are_in_the_order_of_the_loop_whatever_their_digits(tmp_path: Path) -> None:
+    names = [f"{64:012d}-01.{epoch:03d}.000000-00001" for epoch in (999, 1000, 1001)]
+    for name in names:
+        store = saved(tmp_path, name)
+    assert store.names() == names[1:]
+    assert newest(store)[0] == names[-1]
+
+
+def test_a_read_that_fails_once_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in NAMES[:2]:
+        store = saved(tmp_path, name)
+    seen: list[Path] = []
+
+    def flaky(path: Path, most: int) -> bytes:
+        seen.append(path)
+        if seen.count(path) == 1:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return read(path, most)
+
+    read = checkpoint.read_regular
+    monkeypatch.setattr(checkpoint, "read_regular", flaky)
+    assert newest(store) == (NAMES[1], [])
+    store.prune()
+    assert store.names() == NAMES[:2]
+
+
+def test_a_state_that_no_run_has_is_refused_by_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = saved(tmp_path, NAMES[0])
+    store.save(NAMES[1], {WEIGHTS: b"", STATE: b'{"a": 1}'}, {}, ABOUT | {"phase_end": False})
+    monkeypatch.setattr(checkpoint, "MOST_STATE", 7)
+    assert newest(store)[0] == NAMES[0]

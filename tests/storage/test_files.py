@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
 
 import pytest
 
-from dcpg.errors import BadInput
-from dcpg.storage import rows
+from dcpg.errors import BadInput, Unavailable
+from dcpg.storage import files, rows
 from dcpg.storage.files import (
     DEEPEST,
     Unreadable,
+    UnreadableNow,
     open_appending,
     own_folder,
     parse_json,
@@ -23,6 +25,7 @@ from dcpg.storage.files import (
 )
 from dcpg.storage.lock import Lock
 from dcpg.storage.rows import Metrics, Rows, read_rows
+from dcpg.storage.rundir import RunDirectory
 
 
 def not_plain(folder: Path) -> list[Path]:
@@ -143,3 +146,41 @@ def test_rows_have_a_hash_that_survives_a_truncation(tmp_path: Path) -> None:
     again = Rows(tmp_path / "metrics.jsonl")
     again.truncate(3)
     assert again.sha256 == hashes[2]
+
+
+def test_a_file_with_a_second_name_is_not_written_to(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("a line\n")
+    for name in ("lock", "rows"):
+        os.link(precious, tmp_path / name)
+    lock = Lock(tmp_path / "lock")
+    lock.acquire()
+    assert json.loads((tmp_path / "lock").read_bytes())["pid"] == os.getpid()
+    lock.release()
+    with open_appending(tmp_path / "rows") as file:
+        file.write(b"another\n")
+    assert (tmp_path / "rows").read_text() == "a line\nanother\n"
+    assert precious.read_text() == "a line\n"
+
+
+@pytest.mark.parametrize("text", ["[" + "[]," * 1_000_000 + "[]]", "{" + '"a":0,' * 2_000_001 + '"a":0}'])
+def test_json_that_would_take_many_times_its_size_is_refused_unread(text: str) -> None:
+    with pytest.raises(Unreadable, match="more lists, tables or columns than any file"):
+        parse_json(text.encode())
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EMFILE, errno.EIO])
+def test_storage_that_is_away_says_nothing_about_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def away(path: Path, most: int) -> bytes:
+        raise OSError(number, os.strerror(number), str(path))
+
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setattr(files, "read_regular", away)
+    with pytest.raises(Unreadable) as error:
+        read_json(tmp_path / "config.json", 100)
+    assert isinstance(error.value, UnreadableNow) == (number != errno.EIO)
+    with pytest.raises(BadInput) as refused:
+        RunDirectory(tmp_path).read_config()
+    assert isinstance(refused.value, Unavailable) == (number != errno.EIO)

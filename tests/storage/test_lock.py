@@ -93,3 +93,13 @@ def test_storage_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert time.monotonic() - began >= 0.6
     second.release()
     first.release()
+
+
+def test_a_host_that_gets_another_name_keeps_its_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = Lock(tmp_path / "lock")
+    lock.acquire()
+    monkeypatch.setattr(socket, "gethostname", lambda: "laptop.at-home")
+    assert lock.beat()
+    assert lock.beat()
+    lock.release()
+    assert not (tmp_path / "lock").exists()

@@ -10,7 +10,21 @@ from typing import Any
 import pytest
 
 from dcpg.errors import BadInput
-from dcpg.storage.rows import Evaluation, Event, Metrics, Rows, Split, Summary, Timing, parse, read, read_rows
+from dcpg.storage.rows import (
+    MOST_ROW,
+    Evaluation,
+    Event,
+    Metrics,
+    Rows,
+    Split,
+    Summary,
+    Timing,
+    count_lines,
+    count_rows,
+    parse,
+    read,
+    read_rows,
+)
 
 OLDER = Path(__file__).parents[1] / "data" / "schema-5"
 METRICS = {
@@ -104,3 +118,14 @@ def test_whole_numbers_are_returns_too() -> None:
     split = Evaluation.parse(EVALUATION | {"test_return": 2, "test_returns": [1, 3]}).splits["test"]
     assert isinstance(split, Split)
     assert (split.mean, split.returns) == (2.0, [1.0, 3.0])
+
+
+def test_a_row_that_would_take_many_times_its_size_ends_the_file(tmp_path: Path) -> None:
+    row = b'{"steps": 1}\n'
+    for bomb in (b'{"a": [' + b"[]," * 10_000 + b"[]]}\n", b"{" + b'"a":0,' * 10_001 + b'"a":0}\n'):
+        (tmp_path / "rows").write_bytes(row + bomb + row)
+        assert read_rows(tmp_path / "rows") == [{"steps": 1}]
+        assert (count_rows(tmp_path / "rows"), count_lines(tmp_path / "rows")) == (1, 3)
+    long = b'{"a": "' + b"x" * MOST_ROW + b'"}\n'
+    (tmp_path / "rows").write_bytes(row + long)
+    assert count_rows(tmp_path / "rows") == 1

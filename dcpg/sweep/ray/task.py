@@ -20,12 +20,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dcpg.sweep.attempt import Attempt, could_not_run, not_started, run_attempt
+from dcpg.storage.files import NOT_NOW
+from dcpg.sweep.attempt import Attempt, could_not_run, not_started, run_attempt, storage_away
 from dcpg.sweep.directory import SweepDirectory
 
 PATIENCE = 60.0  # seconds that the driver's file may take to appear on slow network storage
 POLL_SECONDS = 0.2  # between two looks at the folder meanwhile
 STOP_SECONDS = 2.0  # between two looks for a request to stop, which all cost the shared storage something
+FULL = (errno.ENOSPC, errno.EDQUOT)
+# errors of storage that may be back in a moment; that this node may not read or write there lasts
+AWAY = (errno.EIO, *(number for number in NOT_NOW if number not in (errno.EACCES, errno.EPERM)))
 DRIVER_FILE = re.compile(r"(ready|stop)-[0-9a-f]{32}")
 
 # nonces of drivers whose directory this worker cannot use: further tasks are sent back without waiting
@@ -53,13 +57,20 @@ class DriverFile:
 
 
 def sees_driver(folder: Path, nonce: str, patience: float) -> bool:
-    """Whether the driver's file appears in the folder. Creates nothing."""
+    """Whether the driver's file appears in the folder; OSError if the storage is away all the time. Creates nothing."""
     end = time.monotonic() + patience
-    while not {f"ready-{nonce}", f"stop-{nonce}"} & _names(folder):
+    while True:
+        away: OSError | None = None
+        try:
+            if {f"ready-{nonce}", f"stop-{nonce}"} & set(os.listdir(folder)):
+                return True
+        except OSError as error:
+            away = error if error.errno in AWAY else None
         if time.monotonic() > end:
+            if away is not None:
+                raise away
             return False
         time.sleep(POLL_SECONDS)
-    return True
 
 
 def stop_requested(folder: Path, nonce: str) -> bool:
@@ -84,9 +95,12 @@ def carry_out(attempt: dict[str, Any], nonce: str) -> dict[str, Any]:
     given = Attempt(**attempt)
     folder = SweepDirectory(Path(given.root)).nodes
     unusable = {"unusable_node": ray.get_runtime_context().get_node_id(), "host": socket.gethostname()}
-    if nonce in _unusable or not sees_driver(folder, nonce, PATIENCE):
-        _unusable.add(nonce)
-        return unusable
+    try:
+        if nonce in _unusable or not sees_driver(folder, nonce, PATIENCE):
+            _unusable.add(nonce)
+            return unusable
+    except OSError as error:  # that says nothing about this node
+        return dataclasses.asdict(storage_away(given, error))
     last_look = -STOP_SECONDS
 
     def should_stop() -> bool:
@@ -101,16 +115,19 @@ def carry_out(attempt: dict[str, Any], nonce: str) -> dict[str, Any]:
     try:
         return dataclasses.asdict(run_attempt(given, should_stop))
     except Exception as error:
-        if not _writable(folder):
-            _unusable.add(nonce)
-            return unusable
-        return dataclasses.asdict(could_not_run(given, error))
+        refusal = _refusal(folder)
+        if refusal is None or refusal.errno in FULL:  # the failure is the run's own, or the disk is full for all nodes
+            return dataclasses.asdict(could_not_run(given, error))
+        if refusal.errno in AWAY:
+            return dataclasses.asdict(storage_away(given, refusal))
+        _unusable.add(nonce)
+        return unusable
 
 
-def _writable(folder: Path) -> bool:
-    """Whether this node may write to the directory, so that a failure is the run's own."""
+def _refusal(folder: Path) -> OSError | None:
+    """Why this node cannot write to the directory; None if it can."""
     try:
         with tempfile.TemporaryFile(dir=folder):
-            return True
+            return None
     except OSError as error:
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)  # full for all nodes
+        return error
