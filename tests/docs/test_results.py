@@ -1,0 +1,73 @@
+"""The numbers of the README and of docs/results.md against the raw rows in results/, and the agents in agents/."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import dcpg
+from dcpg.runs.evaluate import half_width
+from dcpg.runs.records import read
+from dcpg.storage.rows import Evaluation, read_last
+from tests.docs.pages import ROOT
+
+RESULTS, AGENTS = ROOT / "results", ROOT / "agents"
+SPLITS = ("train", "test")
+
+
+def shown(returns: list[float]) -> str:
+    return f"{sum(returns) / len(returns):.2f} ± {half_width(returns):.2f}"
+
+
+def bounds(cell: str) -> tuple[float, float]:
+    mean, _, half = cell.partition(" ± ")
+    return float(mean) - float(half), float(mean) + float(half)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
+def test_the_table_of_make_train_is_that_of_the_rows(page: str) -> None:
+    untrained = json.loads((RESULTS / "make-train" / "untrained.json").read_bytes())
+    text = (ROOT / page).read_text()
+    rows = re.findall(r"^\| (\d) \| (.+?) \| (.+?) \| (.+?) \| (.+?) \|$", text, re.MULTILINE)
+    assert [row[0] for row in rows] == ["0", "1", "2"]
+    for seed, *cells in rows:
+        last = read_last(RESULTS / "make-train" / f"starpilot-dcpg-{seed}" / "eval.jsonl", Evaluation)
+        assert last is not None
+        expected = []
+        for split in SPLITS:
+            expected += [shown(untrained[seed][split]["returns"]), shown(last.splits[split].returns or [])]
+        assert cells == expected
+        for before, after in (cells[:2], cells[2:]):  # as the page says
+            assert bounds(after)[0] > bounds(before)[1]
+
+
+def test_the_table_of_the_laptop_sweep_is_that_of_the_rows() -> None:
+    text = (ROOT / "docs" / "results.md").read_text().partition("## The `laptop` sweep")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([\w-]+)` \| (.+?) \| (.+?) \|$", text, re.MULTILINE)
+    assert [row[0] for row in rows] == ["ppo", "ppg", "dcpg", "ddcpg"]
+    for method, *cells in rows:
+        found = [
+            read_last(RESULTS / "laptop-sweep" / f"starpilot-{method}-{s}" / "eval.jsonl", Evaluation) for s in (0, 1)
+        ]
+        assert cells == [", ".join(f"{row.splits[split].mean:.2f}" for row in found if row) for split in SPLITS]
+
+
+def test_every_published_run_is_whole_and_named() -> None:
+    folders = sorted(p.name for p in RESULTS.iterdir() if p.is_dir())
+    records, problems = read([RESULTS / name for name in folders])
+    assert problems == []
+    assert all(record.finished for record in records)
+    named = re.findall(r"^\| `([\w-]+)` \|", (RESULTS / "README.md").read_text(), re.MULTILINE)
+    assert sorted(named) == folders
+
+
+@pytest.mark.parametrize("agent", sorted(AGENTS.iterdir()), ids=lambda path: path.name)
+def test_an_agent_plays_as_its_card_says(agent: Path) -> None:
+    card = (agent / "README.md").read_text()
+    low, high = bounds(re.findall(r"^\| unseen levels \| ([\d.]+ ± [\d.]+) \| 100 \|$", card, re.MULTILINE)[0])
+    found = dcpg.evaluate(agent, levels="100000-100039")
+    assert low <= found["return"] <= high
+    assert found["steps"] == json.loads((agent / "config.json").read_bytes())["export"]["steps"]
