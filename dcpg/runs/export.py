@@ -53,7 +53,7 @@ def write(
     if at == 0:
         raise BadInput("The untrained agent is not exported: its weights follow from the seed alone.")
     target = Path(os.path.abspath(out if out is not None else directory / "export"))
-    check_replaceable(target, FILES, lambda plain: EXPORT in plain, "an export")
+    check_replaceable(target, FILES, _is_export, "an export")
     own = written.config.game.startswith(OWN)
     if not own:
         need("video", "The export's video")
@@ -105,23 +105,28 @@ def _file_name(place: str) -> str:
     return f"{os.path.basename(path)}:{function}" if colon and os.sep in path else os.path.basename(place)
 
 
-def check_replaceable(
-    target: Path, names: Collection[str], recognises: Callable[[dict[str, Any]], bool], what: str
-) -> None:
+def _is_export(folder: Path) -> bool:
+    return EXPORT in read_json(folder / CONFIG, MOST_CONFIGURATION)
+
+
+def check_replaceable(target: Path, names: Collection[str], recognises: Callable[[Path], bool], what: str) -> None:
     """Refuse a folder that holds anything but `what` from an earlier time: it would be lost.
 
-    Such a folder has no files but those with `names`, and a config.json that `recognises` accepts.
+    Such a folder has no files and folders but those with `names`, and `recognises` accepts it.
     """
     advice = f"choose another {option('out')}."
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise BadInput(f"{target} is not a folder; {advice}")
-    found = {p.name for p in target.iterdir()} if target.exists() else set()
+    found = sorted(target.iterdir()) if target.exists() else []
     if not found:
         return
-    for name in sorted(found - set(names)):
-        raise BadInput(f"{target} holds {name}, which is no part of {what}; {advice}")
+    for path in found:
+        inside = path.iterdir() if path.name in names and path.is_dir() and not path.is_symlink() else ()
+        for one in (path, *inside):
+            if str(one.relative_to(target)) not in names:
+                raise BadInput(f"{target} holds {one.relative_to(target)}, which is no part of {what}; {advice}")
     try:
-        known = recognises(read_json(target / CONFIG, MOST_CONFIGURATION))
+        known = recognises(target)
     except (OSError, ValueError, TypeError):
         known = False
     if not known:

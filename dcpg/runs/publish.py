@@ -11,13 +11,15 @@ from dcpg.config.written import parse_written
 from dcpg.errors import BadInput, StorageFailed
 from dcpg.runs.export import check_replaceable, public_config, put
 from dcpg.runs.records import STIFFNESS, read_run, run_directories
-from dcpg.storage.files import discard, dump, fsync_dir, read_regular, write_durable
+from dcpg.storage.files import discard, dump, fsync_dir, read_json, read_regular, write_durable
 from dcpg.storage.rows import MOST_ROWS, Metrics, Row, Timing, first_rows, read
 from dcpg.storage.rundir import RunDirectory
 
+MOST_MARK = 1_000  # bytes
 ROWS = 50  # of metrics.jsonl and of timing.jsonl that are kept by default
 WHOLE = ("summary.json", "analysis/levels.json", "analysis/ood-actions.json")  # copied as they are
-FILES = {"config.json", "eval.jsonl", "metrics.jsonl", "timing.jsonl", "summary.json", "analysis"}
+MARK = "published.json"  # tells such a folder from a run
+FILES = {MARK, "config.json", "eval.jsonl", "metrics.jsonl", "timing.jsonl", "analysis", *WHOLE}
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,11 @@ def publish(
     Evaluations, summaries and analyses are copied as they are. Of metrics.jsonl about `rows` rows are kept, and those
     with measurements; as many rows of timing.jsonl have the sums of the others. No weights are copied.
     """
+    if rows < 1:
+        raise BadInput(f"At least one row must be kept of each run, not {rows}.")
     paths, problems = run_directories(directories)
+    inside = out.resolve()
+    paths = [path for path in paths if inside not in path.resolve().parents]  # what an earlier call has published
     names: dict[str, Path] = {}
     left_out = {problem.path: problem.text for problem in problems}
     ready: dict[str, dict[str, bytes]] = {}
@@ -46,14 +52,14 @@ def publish(
         if name in names:
             raise BadInput(f"{names[name]} and {path} have the same name; rename one, or publish them to two folders.")
         names[name] = path
-        check_replaceable(out / name, FILES, lambda plain: "method" in plain, "published rows")
+        check_replaceable(out / name, FILES, _is_published, "published rows")
         try:
             ready[name] = _contents(path, rows)
         except BadInput as error:
             left_out[path] = str(error)
     if not ready:
         reasons = "; ".join(f"{path}: {why}" for path, why in left_out.items())
-        raise BadInput(f"There is nothing to publish. {reasons}")
+        raise BadInput(f"There is nothing to publish outside of {out}. {reasons}".rstrip())
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, files in ready.items():
@@ -64,13 +70,18 @@ def publish(
     return Published(out, [out / name for name in ready], left_out)
 
 
+def _is_published(folder: Path) -> bool:
+    return "kept_rows" in read_json(folder / MARK, MOST_MARK)
+
+
 def _contents(path: Path, rows: int) -> dict[str, bytes]:
     """The files of a run, checked as a report would check them."""
     run, (record, _) = RunDirectory(path), read_run(path)
     if not record.finished:
         raise BadInput(f"it has {record.steps:,} of {record.setting.steps:,} steps")
     plain = run.read_config()
-    files = {"config.json": dump(public_config(parse_written(plain, run.config, code=False)), indent=2)}
+    files = {MARK: dump({"kept_rows": rows})}
+    files |= {"config.json": dump(public_config(parse_written(plain, run.config, code=False)), indent=2)}
     for name in WHOLE:
         if os.path.exists(path / name):
             try:

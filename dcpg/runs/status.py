@@ -55,8 +55,11 @@ def status_of(config: Config, path: Path, environment: Ids | None = None) -> Run
     cannot be read now; one that does not hold what it should has the state "damaged".
     """
     run = RunDirectory(path)
-    if not run.config.exists():  # a new run writes it last
-        return RunStatus()
+    try:
+        if not run.config.exists():  # a new run writes it last
+            return RunStatus()
+    except OSError as error:
+        raise Unavailable(f"{run.config} cannot be read now ({error.strerror}).") from None
     try:
         written = parse_written(run.read_config(), run.config, code=False)
     except Unavailable:

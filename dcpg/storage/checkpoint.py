@@ -12,6 +12,7 @@ import errno
 import hashlib
 import os
 import re
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -44,6 +45,9 @@ READABLE = (1, 2)
 NAME = re.compile(r"[0-9]{12}[a-z0-9.-]*")
 
 
+LONGEST_NAME = 100  # characters that count
+
+
 # the files that a manifest may name; envs is of schema 1
 FILE = re.compile(
     r"state\.json|(weights|adam)\.safetensors|(collector|envs)(\.rank[0-9]+)?\.zst"
@@ -55,6 +59,9 @@ RANK = re.compile(r"\.rank([0-9]+)(?:\.|$)")
 
 
 MAX_MANIFEST = 2**22
+
+
+EIO_PAUSES = (0.1, 0.5, 2.0)  # seconds before a file that could not be read is read again
 
 
 STATE, MOST_STATE = "state.json", 2**26  # its bytes
@@ -99,7 +106,7 @@ class Checkpoint:
 
 def position(name: str) -> tuple[list[int], str]:
     """What puts the names of checkpoints in the order of the loop, however many digits their numbers have."""
-    return [int(number) for number in re.findall("[0-9]+", name)], name
+    return [int(number) for number in re.findall("[0-9]+", name[:LONGEST_NAME])], name
 
 
 class CheckpointStore:
@@ -325,15 +332,17 @@ def _read_manifest(path: Path) -> Manifest:
 def _bytes(path: Path, most: int, what: str) -> bytes:
     """The bytes of a file. What may be readable a moment later is no damage: nothing is changed then.
 
-    A disk that fails to read may succeed when it is asked again.
+    A disk that fails to read, or network storage that is away, may succeed when it is asked again.
     """
     try:
-        try:
-            return read_regular(path, most)
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            return read_regular(path, most)
+        for pause in EIO_PAUSES:
+            try:
+                return read_regular(path, most)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                time.sleep(pause)
+        return read_regular(path, most)
     except OSError as error:
         why = f"cannot be read ({error.strerror or error})"
         if error.errno in NOT_NOW:

@@ -25,12 +25,13 @@ MOST_COLUMNS = 2_000_000  # of all tables in one file
 LARGEST_INTEGER = 2**64  # larger ones are in no file of this program, and fit no float
 
 
-# errors that say nothing about a file: too many are open, no memory, no permission, storage that is away for a moment
-NOT_NOW = (
-    errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN,
-    errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENOTCONN, errno.ECONNRESET,
-    errno.EINTR, errno.EBUSY, errno.ENOLCK,
+# errors that say nothing about a file and may be gone in a moment: too many are open, no memory, storage that is away
+AWAY = (
+    errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EHOSTDOWN,
+    errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENOTCONN, errno.ECONNRESET, errno.EINTR, errno.EBUSY,
+    errno.ENOLCK,
 )  # fmt: skip
+NOT_NOW = (*AWAY, errno.EACCES, errno.EPERM)  # with those that say nothing about a file either, but last
 
 
 class Unreadable(ValueError):
@@ -72,7 +73,7 @@ def read_json(path: Path, most: int) -> Any:
     except FileNotFoundError:
         raise
     except OSError as error:
-        kind = UnreadableNow if error.errno in NOT_NOW else Unreadable
+        kind = UnreadableNow if error.errno in AWAY else Unreadable
         raise kind(error.strerror or str(error)) from None
     return parse_json(data)
 
@@ -121,30 +122,16 @@ def open_appending(path: Path) -> IO[bytes]:
 
     A file with a second name (a hard link) is copied first, so that what has the other name stays as it is.
     """
-    _separate(path, copied=True)
+    with contextlib.suppress(OSError):
+        found = os.lstat(path)
+        if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+            write_atomic(path, read_regular(path, MOST_COPIED))
     return open(path, "ab", buffering=0, opener=_plain)
 
 
 def open_updating(path: Path) -> IO[bytes]:
-    """Open a plain file to read and overwrite, without a buffer; it is made if there is none.
-
-    A file with a second name (a hard link) is replaced by an empty one.
-    """
-    _separate(path, copied=False)
+    """Open a plain file to read and overwrite, without a buffer; it is made if there is none."""
     return open(path, "r+b", buffering=0, opener=lambda name, flags: _plain(name, flags | os.O_CREAT))
-
-
-def _separate(path: Path, copied: bool) -> None:
-    """Let a file that also has another name become one of its own: a copy, or none."""
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return
-    if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
-        if copied:
-            write_atomic(path, read_regular(path, MOST_COPIED))
-        else:
-            path.unlink()
 
 
 def own_folder(path: Path) -> Path:

@@ -63,10 +63,21 @@ class Lock:
             raise InUse(
                 f"{self.path.parent} is in use by process {holder.get('pid')} on {holder.get('host')}, which is alive."
             )
+        if os.fstat(file.fileno()).st_nlink > 1:  # a copy made of links shares it: no longer, as nobody holds it
+            file = self._separate(file)
         self._file, self._holder = file, (socket.gethostname(), os.getpid())
         self._write()
         with contextlib.suppress(OSError):
             os.ftruncate(file.fileno(), RECORD)  # drop the rest of a longer file
+
+    def _separate(self, file: IO[bytes]) -> IO[bytes]:
+        """A file of this lock's own, locked before the shared one is released."""
+        self.path.unlink(missing_ok=True)
+        own = open_updating(self.path)
+        with contextlib.suppress(OSError):  # storage without file locks; nobody else can know the new file yet
+            fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file.close()
+        return own
 
     def _is_there(self, file: IO[bytes]) -> bool:
         try:

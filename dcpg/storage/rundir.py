@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dcpg.errors import BadInput, StorageFailed, Unavailable
-from dcpg.storage.files import NOT_NOW, Unreadable, UnreadableNow, discard, dump, own_folder, read_json, write_atomic
+from dcpg.storage.files import AWAY, Unreadable, UnreadableNow, discard, dump, own_folder, read_json, write_atomic
 from dcpg.storage.lock import Lock
 from dcpg.storage.rows import Rows
 from dcpg.text import option, resume_call
@@ -109,7 +109,8 @@ class RunDirectory:
         if not self.writes:
             return
         if self._created:
-            discard(self.checkpoints)
+            for path in (self.config, self.summary, self.checkpoints):  # the first may be there, if it was not synced
+                discard(path)
         with contextlib.suppress(OSError):  # somebody has moved it
             if self._made and not [p for p in self.path.iterdir() if p != self.lock.path]:
                 discard(self.path)
@@ -135,7 +136,7 @@ class RunDirectory:
         try:
             links = [part for part in (*folders, self.path / "wandb", self.lock.path) if part.is_symlink()]
         except OSError as error:  # a folder that may not be entered
-            kind = Unavailable if error.errno in NOT_NOW else BadInput
+            kind = Unavailable if error.errno in AWAY else BadInput
             raise kind(f"{error.filename} cannot be read ({error.strerror}).") from None
         for link in links:
             raise BadInput(f"{link} is a link; a run's files must be in its own directory.")

@@ -29,7 +29,7 @@ from dcpg.storage.rundir import RunDirectory
 from dcpg.sweep.attempt import Attempt, Outcome
 from dcpg.sweep.directory import SweepDirectory
 from dcpg.sweep.engine import Engine
-from dcpg.sweep.index import Index
+from dcpg.sweep.index import Index, RunHistory
 from dcpg.sweep.plan import Job, Plan
 from dcpg.sweep.view import SweepView, format_return, missing_analyses, plan_json, statuses, view
 from dcpg.text import counted, option
@@ -295,7 +295,7 @@ class Driver:
             if code != Stopped.exit_code:
                 failures = f" ({history.failures} without progress)" if history.failures else ""
                 self.observer.message(f"{name} {_describe_end(code)} and is tried again{failures}.")
-            self.retry_at[name] = time.monotonic() + RETRY_SECONDS * history.failures
+            self.retry_at[name] = time.monotonic() + RETRY_SECONDS * _patience(history, code)
 
     def _note_analyses(self, outcome: Outcome) -> None:
         """Say if analyses of a run that is done are missing: the run counts as done all the same."""
@@ -349,6 +349,11 @@ class Driver:
                 f"{reason} When the cause is gone: {resume_command}"
             )
         return now
+
+
+def _patience(history: RunHistory, code: int | None) -> int:
+    """How long to wait before a run is tried again; longer and longer while nodes or their storage are away."""
+    return min(2 ** (history.lost - 1), 60) if code is None and history.lost else history.failures
 
 
 def _describe_end(code: int | None) -> str:

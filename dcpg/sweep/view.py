@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +24,7 @@ from dcpg.text import one_line, printable
 
 SCHEMA = 1  # of sweep.json
 MAX_PLAN_SIZE = 64_000_000  # bytes
+AWAY_PAUSES = (0.2, 1.0, 3.0)  # seconds before a run that cannot be read is read again
 LONGEST_COMMAND = 10_000  # characters
 STATUSES = ("done", "running", "waiting", "failed")
 
@@ -189,13 +192,15 @@ def missing_analyses(
 
 
 def statuses(plan: Plan, directory: SweepDirectory) -> dict[str, RunStatus]:
-    """The status of every run, by its name; BadInput if a directory holds another run."""
+    """The status of every run, by its name; BadInput if a directory holds another run or stays unavailable."""
 
     def status(job: Job) -> RunStatus:
-        try:
-            return status_of(job.config, directory.run(job.name), job.own.maker.ids if job.own is not None else None)
-        except Unavailable as error:  # it stops none of the others
-            return RunStatus("damaged", note=str(error))
+        path, ids = directory.run(job.name), job.own.maker.ids if job.own is not None else None
+        for pause in AWAY_PAUSES:
+            with contextlib.suppress(Unavailable):
+                return status_of(job.config, path, ids)
+            time.sleep(pause)
+        return status_of(job.config, path, ids)
 
     return {job.name: status(job) for job in plan.jobs}
 

@@ -20,7 +20,7 @@ from dcpg.machine.memory import memory_was_refused
 from dcpg.machine.needs import Needs
 from dcpg.ranks import Ranks
 from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged, Manifest
-from dcpg.storage.rows import Rows, count_lines, first_rows, parse_rows, read_rows
+from dcpg.storage.rows import Rows, count_lines, first_rows, read_rows
 from dcpg.storage.rundir import RunDirectory
 from dcpg.text import counted, for_audience, printable
 from dcpg.training.evaluations import Evaluations
@@ -224,19 +224,13 @@ class Saver:
             return False
         return hashlib.sha256(first_rows(file.path, count)).hexdigest() != written
 
-    def _is_final(self, line: bytes) -> bool:
-        """Whether a row is of an evaluation that was made only because the run ended there."""
-        rollout = next((row.get("rollout") for row in parse_rows(line)), None)  # None: it was changed, and is kept
-        return isinstance(rollout, int) and not self.evaluations.due(rollout)
-
     def _truncate_rows(self, rows: Mapping[str, int]) -> None:
         try:
             self.directory.metrics.truncate(rows["metrics"])
             # also drop a final evaluation that a longer run would not have
-            lines = first_rows(self.directory.evaluations.path, rows["eval"]).splitlines(keepends=True)
-            while lines and self._is_final(lines[-1]):
-                lines.pop()
-            self.directory.evaluations.truncate(len(lines))
+            at = self.algorithm.cursor.rollout
+            due = self.evaluations.before(at) + self.evaluations.due(at)
+            self.directory.evaluations.truncate(min(rows["eval"], due))
             timing = [row.get("steps") for row in read_rows(self.directory.timing.path)]
             self.directory.timing.truncate(sum(isinstance(steps, int) and steps <= self.steps for steps in timing))
         except OSError as error:

@@ -54,6 +54,7 @@ class Watchdog:
     def __init__(self, lock: Lock, timeout: float) -> None:
         self.lock, self.timeout = lock, timeout
         self._watched: str | None = None
+        self._times = 1
         self._last = time.monotonic()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -73,10 +74,10 @@ class Watchdog:
         self._last = time.monotonic()
 
     @contextlib.contextmanager
-    def watching(self, what: str) -> Iterator[None]:
-        """While this lasts, `alive` must be called within the timeout."""
+    def watching(self, what: str, times: int = 1) -> Iterator[None]:
+        """While this lasts, `alive` must be called within the timeout, or so many times of it."""
         self.alive()
-        self._watched = what
+        self._watched, self._times = what, times
         try:
             yield
         finally:
@@ -88,14 +89,14 @@ class Watchdog:
         while not self._ended.wait(interval):
             if time.monotonic() - looked > 2 * interval + 1:  # this thread stood still too: the process was suspended
                 self.alive()
-            looked = time.monotonic()
             if not self.lock.beat():
                 _end(
                     f"Another process has taken over {self.lock.path.parent}, because this one gave no sign of life "
                     "for a minute; this one ends now.",
                     InUse.exit_code,
                 )
-            if self._watched and time.monotonic() - self._last > self.timeout:
+            looked = time.monotonic()  # the heartbeat itself may be slow
+            if self._watched and looked - self._last > self.timeout * self._times:
                 with contextlib.suppress(Exception):  # an output that is closed, full or no file
                     faulthandler.dump_traceback(file=sys.stderr)
                 _end(

@@ -242,8 +242,8 @@ class Trainer(LoopObserver):
         return self.watchdog.watching("the environments")
 
     def restoring(self) -> AbstractContextManager[None]:
-        """Procgen's states are tried in a second process, which has a limit of its own."""
-        return self.watchdog.watching("your environment") if self._own else contextlib.nullcontext()
+        """Each of your own environments has its time. Procgen's are tried in a process that has a limit of its own."""
+        return self.watchdog.watching("your environment", self.env.num_envs) if self._own else contextlib.nullcontext()
 
     def between_environment_steps(self) -> None:
         """Ranks sample at their own pace, and meet when all have sampled their part of tau."""

@@ -61,7 +61,7 @@ def test_a_trained_run_is_published_without_weights_and_paths(tmp_path: Path) ->
     found = dcpg.api.publish(tmp_path / "runs", out=tmp_path / "results", rows=2)
     assert found.runs == [tmp_path / "results" / "first", tmp_path / "results" / "second"]
     assert {p.name for p in found.runs[0].iterdir()} == {
-        "config.json", "eval.jsonl", "metrics.jsonl", "summary.json", "timing.jsonl",
+        "config.json", "eval.jsonl", "metrics.jsonl", "published.json", "summary.json", "timing.jsonl",
     }  # fmt: skip
     assert (found.runs[0] / "eval.jsonl").read_bytes() == (first / "eval.jsonl").read_bytes()
     assert [row.rollout for row in read(found.runs[0] / "metrics.jsonl", Metrics)] == [2, 4]
@@ -100,9 +100,29 @@ def test_what_cannot_be_published_is_said_in_a_sentence(tmp_path: Path, capsys: 
         publish([tmp_path], tmp_path / "results")
     assert not (tmp_path / "results").exists()
     synthetic.edit("eval.jsonl", lambda rows: rows.__delitem__(-1))(tmp_path / "a" / "run")
-    with pytest.raises(BadInput, match=r"There is nothing to publish. .*it has 1,024 of 2,048 steps"):
+    with pytest.raises(BadInput, match=r"There is nothing to publish .*it has 1,024 of 2,048 steps"):
         publish([tmp_path / "a"], tmp_path / "results")
     for words in (["--rows"], ["--rows", "--out", "x", "--at", "5"]):
         code, _, said = run(capsys, "export", str(tmp_path / "b"), *words)
         assert code == 2
         assert "give it a folder with --out" in said
+
+
+def test_nothing_is_replaced_but_published_rows(tmp_path: Path) -> None:
+    synthetic.some(tmp_path / "runs" / "a", "ppo")
+    publish([tmp_path / "runs"], tmp_path / "runs" / "published")
+    publish([tmp_path / "runs"], tmp_path / "runs" / "published")  # what was published there is no run to publish
+    mine = tmp_path / "runs" / "published" / "a" / "analysis" / "notes.md"
+    mine.parent.mkdir()
+    mine.write_text("precious")
+    with pytest.raises(BadInput, match=r"holds analysis/notes\.md, which is no part of published rows"):
+        publish([tmp_path / "runs"], tmp_path / "runs" / "published")
+    (tmp_path / "others" / "a").mkdir(parents=True)
+    (tmp_path / "others" / "a" / "config.json").write_text('{"method": "an experiment of somebody"}')
+    with pytest.raises(BadInput, match="already exists and is not published rows"):
+        publish([tmp_path / "runs" / "a"], tmp_path / "others")
+    (tmp_path / "runs" / "a" / "SYNTHETIC").unlink()
+    with pytest.raises(BadInput, match="There is nothing to publish outside of"):  # the run itself
+        publish([tmp_path / "runs" / "a"], tmp_path / "runs")
+    with pytest.raises(BadInput, match="At least one row"):
+        publish([tmp_path / "runs" / "a"], tmp_path / "new", rows=0)

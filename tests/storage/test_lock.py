@@ -103,3 +103,23 @@ def test_a_host_that_gets_another_name_keeps_its_lock(tmp_path: Path, monkeypatc
     assert lock.beat()
     lock.release()
     assert not (tmp_path / "lock").exists()
+
+
+def test_a_lock_that_is_held_stays_held_when_it_has_a_second_name(tmp_path: Path) -> None:
+    """Copies made of hard links share the lock of the run."""
+    first = Lock(tmp_path / "lock")
+    first.acquire()
+    os.link(tmp_path / "lock", tmp_path / "copy")
+    with pytest.raises(InUse):
+        Lock(tmp_path / "lock").acquire()
+    assert first.beat()
+    first.release()
+    os.link(tmp_path / "copy", tmp_path / "lock")
+    second = Lock(tmp_path / "lock")
+    before = (tmp_path / "copy").read_bytes()
+    second.acquire()
+    assert second.beat()
+    assert (tmp_path / "copy").read_bytes() == before
+    with pytest.raises(InUse):
+        Lock(tmp_path / "lock").acquire()
+    second.release()

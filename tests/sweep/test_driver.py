@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from dcpg.errors import BadInput, DcpgError, Stopped, SweepIncomplete
+from dcpg.errors import BadInput, DcpgError, Stopped, SweepIncomplete, Unavailable
 from dcpg.machine.automatic import settled
 from dcpg.storage import files
 from dcpg.storage.lock import Lock
-from dcpg.sweep import driver
+from dcpg.sweep import driver, view
 from dcpg.sweep.attempt import Outcome
 from dcpg.sweep.directory import SweepDirectory
-from dcpg.sweep.driver import Driver
-from dcpg.sweep.index import Index
+from dcpg.sweep.driver import Driver, _patience
+from dcpg.sweep.index import Index, RunHistory
 from dcpg.sweep.view import driver_of, statuses
 from tests.cli.test_cli import run as command
 from tests.sweep.fakes import NAMES, Memory, Quiet, drive_once, end_attempt, indexed, place, planned, write_run
@@ -304,11 +304,31 @@ def test_storage_that_is_away_when_an_attempt_ends_costs_no_run(
     assert engine.begun.count(NAMES[0]) == 2
 
 
-def test_a_status_that_cannot_be_read_stops_none_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_run_that_cannot_be_read_for_a_moment_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     drive_once(tmp_path)
-    away_once(monkeypatch, lambda: True)
-    found = statuses(planned(), SweepDirectory(tmp_path))
-    assert [one.state for one in found.values()] == ["damaged", "finished", "finished", "finished"]
+    monkeypatch.setattr(view, "AWAY_PAUSES", (0.0,))
+    with monkeypatch.context() as changed:
+        away_once(changed, lambda: True)
+        found = statuses(planned(), SweepDirectory(tmp_path))
+    assert [one.state for one in found.values()] == ["finished"] * 4
+    before = (tmp_path / "index.jsonl").read_bytes()
+
+    def away(path: Path, most: int) -> bytes:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+    monkeypatch.setattr(files, "read_regular", away)
+    with pytest.raises(Unavailable, match="cannot be read now"):  # and nothing is decided
+        drive_once(tmp_path)
+    assert (tmp_path / "index.jsonl").read_bytes() == before
+
+
+def test_runs_whose_storage_is_away_are_waited_for_longer_and_longer() -> None:
+    waits = [_patience(RunHistory(lost=lost), None) for lost in range(1, 10)]
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]  # times five seconds: twenty minutes
+    assert _patience(RunHistory(lost=3), 75) == 0
+    assert _patience(RunHistory(failures=2), -9) == 2
 
 
 def test_an_engine_that_fails_is_stopped_so_that_the_other_runs_are_saved(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
+import shutil
 import sys
 import types
 from importlib.machinery import ModuleSpec
@@ -101,13 +104,17 @@ def test_a_stop_while_the_storage_fails_is_asked_for_until_it_succeeds(
     said: list[str] = []
     engine = RayEngine(tmp_path, [job()], "127.0.0.1:1", said.append)
     engine.submit(Attempt(str(tmp_path), "run", {}))
-    away = tmp_path / "away"
-    (tmp_path / "nodes").rename(away)
-    engine.stop()
-    assert engine.wait(0) == engine.wait(0) == []  # a run that cannot be seen may be training
+
+    def away(*given: Any) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    with monkeypatch.context() as changed:
+        changed.setattr(os, "replace", away)
+        engine.stop()
+        assert engine.wait(0) == engine.wait(0) == []  # a run that cannot be seen may be training
     assert len(said) == 1
     assert said[0].startswith("The runs could not be told to stop yet")
-    away.rename(tmp_path / "nodes")
+    shutil.rmtree(tmp_path / "nodes")  # somebody tidies up: the runs must hear of the stop all the same
     assert [(outcome.name, outcome.code) for outcome in engine.wait(0)] == [("run", 75)]
     assert [file.name.split("-")[0] for file in (tmp_path / "nodes").iterdir()] == ["stop"]
     engine.close()

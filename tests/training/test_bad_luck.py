@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -23,9 +24,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import dcpg
 from dcpg.errors import BadInput, InUse, Notice, NoValidCheckpoint, StorageFailed
-from dcpg.storage import checkpoint
+from dcpg.storage import checkpoint, files
 from dcpg.storage.lock import Lock
-from dcpg.storage.rows import Metrics
+from dcpg.storage.rows import Metrics, read_rows
+from dcpg.training import stop
 from dcpg.training.observer import Observer
 from dcpg.training.stop import Watchdog
 from dcpg.training.trainer import Trainer
@@ -190,6 +192,24 @@ def test_a_watchdog_can_be_entered_again(tmp_path: Path) -> None:
     lock.release()
 
 
+@pytest.mark.parametrize(("times", "ends"), [(1, True), (20, False)])
+def test_a_slow_heartbeat_hides_no_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, ends: bool
+) -> None:
+    def slow(lock: Lock) -> bool:
+        time.sleep(1.5)
+        return True
+
+    codes: list[int] = []
+    monkeypatch.setattr(Lock, "beat", slow)
+    monkeypatch.setattr(stop, "_end", lambda why, code: codes.append(code))
+    monkeypatch.setattr(stop.faulthandler, "dump_traceback", lambda file: None)
+    watchdog = Watchdog(Lock(tmp_path / "lock"), 0.4)
+    with watchdog, watchdog.watching("the environments", times):
+        time.sleep(4.0)
+    assert bool(codes) == ends
+
+
 def test_a_lock_that_was_taken_over_during_a_resume_ends_it_before_anything_is_changed(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +239,43 @@ def test_a_row_that_is_no_longer_one_costs_no_checkpoint(
     assert found.summary["altered"] == [name]
     assert not list((run / "checkpoints").glob("damaged-*"))
     assert (run / name).read_bytes().startswith(data[: data.index(b"\n") + 1])
+
+
+def test_a_summary_has_the_last_evaluation_whatever_is_before_it(run: Path) -> None:
+    lines = (run / "eval.jsonl").read_bytes().split(b"\n")
+    lines[0] = b"#" + lines[0][1:]
+    (run / "eval.jsonl").write_bytes(b"\n".join(lines))
+    found = dcpg.resume(run, steps=384, progress=False)
+    last = json.loads((run / "eval.jsonl").read_bytes().splitlines()[-1])
+    assert last["steps"] == 384
+    assert found.summary["train_returns"] == last["train_returns"]
+
+
+def test_a_line_end_within_a_row_loses_no_evaluation(run: Path, tmp_path: Path) -> None:
+    whole = Path(shutil.copytree(run, tmp_path / "whole"))
+    data = (run / "eval.jsonl").read_bytes()
+    (run / "eval.jsonl").write_bytes(data.replace(b", ", b",\r", 1))
+    for one in (run, whole):
+        dcpg.resume(one, steps=640, progress=False)
+    assert [row["steps"] for row in read_rows(run / "eval.jsonl")] == [128, 384, 640]
+    assert (run / "eval.jsonl").read_bytes().replace(b",\r", b", ", 1) == (whole / "eval.jsonl").read_bytes()
+
+
+def test_a_run_whose_config_could_not_be_synced_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "run"
+
+    def failing(path: Path) -> None:
+        if (out / "config.json").exists():
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(path)
+
+    sync = files.fsync_dir
+    with monkeypatch.context() as changed:
+        changed.setattr(files, "fsync_dir", failing)
+        with pytest.raises(StorageFailed):
+            dcpg.train("ppo", "maze", preset="tiny", steps=128, out=out, settings=TINY, progress=False)
+    assert not out.exists()
+    dcpg.train("ppo", "maze", preset="tiny", steps=128, out=out, settings=TINY, progress=False)
 
 
 def damaged_newest(run: Path, name: str = "weights.safetensors") -> None:

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dcpg.storage.files import NOT_NOW
+from dcpg.storage import files
 from dcpg.sweep.attempt import Attempt, could_not_run, not_started, run_attempt, storage_away
 from dcpg.sweep.directory import SweepDirectory
 
@@ -29,7 +29,7 @@ POLL_SECONDS = 0.2  # between two looks at the folder meanwhile
 STOP_SECONDS = 2.0  # between two looks for a request to stop, which all cost the shared storage something
 FULL = (errno.ENOSPC, errno.EDQUOT)
 # errors of storage that may be back in a moment; that this node may not read or write there lasts
-AWAY = (errno.EIO, *(number for number in NOT_NOW if number not in (errno.EACCES, errno.EPERM)))
+AWAY = (errno.EIO, *files.AWAY)
 DRIVER_FILE = re.compile(r"(ready|stop)-[0-9a-f]{32}")
 
 # nonces of drivers whose directory this worker cannot use: further tasks are sent back without waiting
@@ -46,8 +46,13 @@ class DriverFile:
         (folder / f"ready-{self.nonce}").touch()
 
     def ask_to_stop(self) -> None:
-        """Rename the file, which works even on a full disk."""
-        os.replace(self.folder / f"ready-{self.nonce}", self.folder / f"stop-{self.nonce}")
+        """Rename the file, which works even on a full disk. One that somebody has removed is made anew."""
+        stop = self.folder / f"stop-{self.nonce}"
+        try:
+            os.replace(self.folder / f"ready-{self.nonce}", stop)
+        except FileNotFoundError:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            stop.touch()
 
     def remove(self) -> None:
         for name in _names(self.folder):
