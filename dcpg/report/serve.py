@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import mimetypes
-import os
 import socket
 import sys
 import threading
@@ -17,6 +16,7 @@ from typing import Any
 
 from dcpg.errors import BadInput, DcpgError
 from dcpg.report.write import Report
+from dcpg.runs.records import walk
 from dcpg.storage.files import read_regular
 from dcpg.text import say
 
@@ -174,7 +174,7 @@ def file_states(directories: Sequence[Path]) -> list[tuple[str, int, int]]:
     """Name, size and time of every file that a report is made from."""
     found = []
     for top in directories:
-        for folder, below, files in os.walk(top):
+        for folder, below, files in walk(top):
             below[:] = [name for name in below if name not in ("checkpoints", "milestones", "tb")]
             for name in set(files) & set(WATCHED):
                 path = Path(folder) / name

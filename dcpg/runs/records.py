@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_record
 from functools import cache, cached_property
@@ -276,15 +276,58 @@ def _kind(own: Environment | None) -> Any:
     return (own.id, own.test_id, own.spaces) if own is not None else None
 
 
+OWN_FOLDERS = ("checkpoints", "milestones", "tb", "analysis", "wandb")  # of a run: no other run lies in them
+
+
 def _run_directories(top: Path, problems: list[Problem]) -> Iterable[Path]:
+    """Runs at or below a folder, also those that lie below another run.
+
+    Inside a run, a folder needs rows or checkpoints to be one: an export has a config.json too.
+    """
+
     def note(error: OSError) -> None:
         problems.append(Problem(Path(error.filename), f"left out: it cannot be opened ({error.strerror})"))
 
-    for folder, below, files in os.walk(top, onerror=note):
-        # another program's config.json may lie above the runs
-        if "config.json" in files and (not below or {*files, *below} & {"eval.jsonl", "checkpoints"}):
-            below.clear()
+    inside = {str(top): False}  # folder -> whether it lies in a run
+    for folder, below, files in walk(top, note):
+        within = inside.pop(folder)
+        is_run = "config.json" in files and bool({*files, *below} & {"eval.jsonl", "checkpoints"})
+        # another program's config.json may lie above the runs; a lone one may be a run that has lost the rest
+        is_run = is_run or ("config.json" in files and not below and not within)
+        if is_run:
+            below[:] = [name for name in below if name not in OWN_FOLDERS]
             yield Path(folder)
+        inside |= {os.path.join(folder, name): within or is_run for name in below}
+
+
+def walk(
+    top: Path, onerror: Callable[[OSError], None] = lambda error: None
+) -> Iterator[tuple[str, list[str], list[str]]]:
+    """As `os.walk`, which is recursive before Python 3.12 and fails in a thousand nested folders.
+
+    Each folder with the names of the folders in it, which the caller may shorten, and of all else. Links to folders are
+    among the former, and are not followed.
+    """
+    left = [str(top)]
+    while left:
+        folder, below, files, links = left.pop(), list[str](), list[str](), set[str]()
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    (below if _is_folder(entry) else files).append(entry.name)
+                    links |= {entry.name} if entry.is_symlink() else set()
+        except OSError as error:
+            onerror(error)
+            continue
+        yield folder, below, files
+        left += [os.path.join(folder, name) for name in reversed(below) if name not in links]
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def without_duplicates(records: list[Record], problems: list[Problem]) -> list[Record]:
