@@ -76,7 +76,7 @@ def test_folders_may_be_nested_deeply(tmp_path: Path) -> None:
     (deep / "config.json").write_text("{}")
     try:
         assert run_directories([tmp_path]) == ([deep, tmp_path / "run"], [])
-        assert [name for name, *_ in file_states([tmp_path])][0] == str(deep / "config.json")
+        assert next(name for name, *_ in file_states([tmp_path])) == str(deep / "config.json")
     finally:  # what removes the folders of tests is recursive, too
         (deep / "config.json").unlink()
         for folder in reversed(made):
