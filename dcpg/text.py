@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 import sys
+from collections.abc import Iterable
 from typing import TextIO
 
 LONGEST = 300  # characters of a name or a value from a file in a sentence
@@ -96,6 +99,27 @@ def tex(text: str) -> str:
 def drawn(text: object) -> str:
     """One line of text for a figure: matplotlib takes what is between two $ for mathematics."""
     return one_line(text).replace("$", "\\$")
+
+
+# what a spreadsheet takes for a formula, also behind a semicolon: it separates cells where the comma is a decimal one
+_FORMULA = re.compile(r"(^|;)(?=\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d+)?(e[+-]?\d+)?)?")  # or the sign alone, where there is none
+
+
+def csv_cell(value: object) -> str:
+    """One line of text that a spreadsheet shows as it is: an apostrophe stands before what it would compute.
+
+    Numbers stay numbers.
+    """
+    found = one_line(value)
+    return found if _NUMBER.fullmatch(found) else _FORMULA.sub(r"\1'", found)
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Rows of cells as the contents of a CSV file. All such files are made here."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([csv_cell(value) for value in row] for row in rows)
+    return out.getvalue()
 
 
 # with numbers where a backslash does not do: tags would still look like tags, and addresses still become links

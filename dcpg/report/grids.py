@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +21,7 @@ from dcpg.report.statistics import RANGES, Interval, contrast, interval, mean, m
 from dcpg.report.tables import seeds_of
 from dcpg.runs.records import Record, Setting, chosen_values
 from dcpg.storage.rows import SPLITS
-from dcpg.text import markdown, tex
+from dcpg.text import csv_text, markdown, tex
 
 GRID = "grid"
 MIN_MAX = "Mean of min-max scores"
@@ -284,12 +282,10 @@ class GridTable:
 
     def csv(self) -> str:
         """One row for each row of each block; one column per number."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
         names = [text for name in self.grid.names for text in (short(name), f"{short(name)} by default")]
         parts = ("mean", "low", "high", "seeds")
         columns = [f"{levels} {part}" for levels in SPLITS.values() for part in parts]
-        writer.writerow(["score or game", "method", *names, *columns])
+        lines: list[list[object]] = [["score or game", "method", *names, *columns]]
         for block in self.grid.blocks:
             for row, cells in zip(self.grid.rows, block.cells, strict=True):
                 values = [text for name in self.grid.names for text in (row.value(name), row.usual(name))]
@@ -297,8 +293,8 @@ class GridTable:
                 for cell in (cells[split] for split in SPLITS):
                     numbers = (cell.value, cell.low, cell.high)
                     line += [*("" if number is None else repr(number) for number in numbers), cell.seeds]
-                writer.writerow(line)
-        return out.getvalue()
+                lines.append(line)
+        return csv_text(lines)
 
     def markdown(self) -> str:
         lines = [f"## {self.title}", "", INTERVALS, ""]

@@ -19,7 +19,7 @@ from dcpg.cli.sweep_display import SweepDisplay
 from dcpg.config import environments
 from dcpg.errors import BadInput
 from dcpg.sweep.view import view_directory
-from dcpg.text import one_line, printable
+from dcpg.text import csv_cell, csv_text, one_line, printable
 from dcpg.training.display import RunDisplay
 from tests import synthetic
 from tests.cli.test_cli import TINY, run
@@ -43,6 +43,16 @@ def test_text_on_one_line() -> None:
     assert len(printable(WORDS * 20)) == 300
     assert len(one_line(WORDS * 20)) == 20 * len(SHOWN)
     assert str(BadInput(f"It is {WORDS}.")) == f"It is {SHOWN}."
+
+
+def test_a_spreadsheet_computes_no_cell() -> None:
+    for words in ("=1+1", "+1+1", "-1+1", "@SUM(1)", "\uff1d1", " =1", "-1 2", "-a", "--1"):
+        assert csv_cell(words) == f"'{words}"
+    assert [csv_cell(words) for words in ("\t=1", "\r=1", "\n-a", "\ud800=1")] == ["?=1", "?=1", "?-a", "?=1"]
+    assert csv_cell("a;=1;b; -2") == "a;'=1;b;' -2"  # where the semicolon separates cells
+    for same in ("-1.5", "-1e-05", "1.5e+16", "-3", "-", "", "3-4", "a=1", "dcpg+f", "seed 1, x-y"):
+        assert csv_cell(same) == same
+    assert csv_text([["=1", 'a "b", c'], [-1.5, 2]]) == '\'=1,"a ""b"", c"\n-1.5,2\n'
 
 
 def test_everything_that_is_printed_goes_through_one_function() -> None:
