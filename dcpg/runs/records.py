@@ -449,31 +449,36 @@ def _analyses(run: RunDirectory, config: Config, steps: int, notes: list[str]) -
             expected = {"analysis": name, "method": config.method, "game": config.game, "seed": config.seed}
             if {key: plain[key] for key in expected} != expected:
                 raise BadInput("it is of another run")
-            check(plain)
-            if plain["steps"] < steps:
-                raise BadInput(f"it is of the weights at {plain['steps']:,} steps; run `dcpg analyse {name}` again")
-            found[name] = plain
+            kept = check(plain)
+            if kept["steps"] < steps:
+                raise BadInput(f"it is of the weights at {kept['steps']:,} steps; run `dcpg analyse {name}` again")
+            found[name] = kept
         except (OSError, ValueError, TypeError, KeyError, AttributeError, BadInput) as error:
             notes.append(f"analysis/{name}.json was passed over ({error})")
     return found
 
 
-def _check_ood_actions(plain: Any) -> None:
-    for name in ("mean", "std", "raw_mean", "raw_std", "transitions", "left_out", "steps"):
-        if _number(plain[name], name) < 0:
-            raise BadInput(f"{name} is {_short(plain[name])}")
-    if plain["transitions"] < 1:
+def _check_ood_actions(plain: Any) -> dict[str, Any]:
+    """The columns that are checked, and no others."""
+    kept = {name: plain[name] for name in ("mean", "std", "raw_mean", "raw_std", "transitions", "left_out", "steps")}
+    for name, value in kept.items():
+        if _number(value, name) < 0:
+            raise BadInput(f"{name} is {_short(value)}")
+    if kept["transitions"] < 1:
         raise BadInput("no transition was counted")
+    return kept
 
 
-def _check_levels(plain: Any) -> None:
+def _check_levels(plain: Any) -> dict[str, Any]:
+    """The columns that are checked, and no others."""
     _number(plain["steps"], "steps")
+    kept: dict[str, Any] = {"steps": plain["steps"]}
     for split in SPLITS:
         levels, returns = plain[split]["levels"], plain[split]["returns"]
         if len(levels) != len(returns) or not all(type(n) is int and 0 <= n < ALL_LEVELS for n in levels):
             raise BadInput(f"{split} does not have one return per level")
-        for value in returns:
-            _number(value, f"{split} returns")
+        kept[split] = {"levels": list(levels), "returns": [_number(value, f"{split} returns") for value in returns]}
+    return kept
 
 
 def _number(value: Any, where: str) -> float:
