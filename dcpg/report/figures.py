@@ -33,6 +33,7 @@ TRUE, PREDICTED = "#1f78b4", "#e31a1c"  # values, as in the paper
 LEVEL_TICKS = (1, 2, 10, 50, 200)  # numbers of training levels, as in the paper's Figures 2 and 7
 PAPERS = "the paper"  # the label of its stars
 HIGHEST = 33  # of the returns in the paper's Figure 3
+LONGEST_CAPTION = 4000  # characters
 VARIANTS = ("#005f73", "#9b2226", "#6a4c93", "#bb3e03", "#386641", "#7f4f24", "#3a0ca3", "#b5179e")
 COLOURS = {
     "ppo": "#7f7f7f", "ucb-drac": "#a5a61f", "plr": "#e377c2", "daac": "#9467bd", "idaac": "#b08bd0", "ppg": "#2ca02c",
@@ -287,7 +288,7 @@ def _count(counts: set[int]) -> str:
 
 def _headed(figure: Any, title: str, runs: Comparison | StiffnessRuns) -> None:
     """The title, and below it what sets the runs apart from the paper's."""
-    lines = textwrap.wrap(drawn(runs.caption), int(14 * figure.get_figwidth()))
+    lines = textwrap.wrap(drawn(runs.caption, LONGEST_CAPTION), int(14 * figure.get_figwidth()))
     figure.suptitle("\n".join([title, *lines]))
 
 

@@ -27,10 +27,12 @@ from dcpg.settings import dotted
 from dcpg.storage.files import read_json, read_regular
 from dcpg.storage.rows import LARGEST, MOST_ROWS, SPLITS, Evaluation, Metrics, Summary, parse, parse_rows
 from dcpg.storage.rundir import RunDirectory
-from dcpg.text import counted, printable
+from dcpg.text import counted, is_name, printable
 
 NEWEST = 3  # evaluations that keep their single episodes
 MOST_ANALYSIS = 64_000_000  # bytes
+LONGEST_LABEL = 2000  # characters of a method and its variant
+LONGEST_PROBLEM = 2000  # of a note: it may quote a value of megabytes
 
 STIFFNESS = {  # field of a Measurement -> column of metrics.jsonl
     "stiffness": "stiffness", "sign_free": "stiffness_sign_free", "sign_agreement": "stiffness_sign_agreement",
@@ -211,6 +213,10 @@ class Problem:
     path: Path
     text: str
 
+    def __post_init__(self) -> None:
+        if len(self.text) > LONGEST_PROBLEM:
+            object.__setattr__(self, "text", f"{self.text[: LONGEST_PROBLEM - 3]}...")
+
 
 Cache = dict[Path, tuple[tuple[Any, ...], tuple[Record, list[str]]]]  # run -> its files' sizes and times, what was read
 
@@ -266,7 +272,9 @@ def told_apart(records: list[Record]) -> list[Record]:
         if len(known) > 1:
             name = known[_kind(record.written.environment)]
             if list(known.values()).count(name) > 1 and record.written.environment is not None:
-                name += f", tested on {record.written.environment.test_id}, {record.written.environment.spaces}"
+                name += (
+                    f", tested on {printable(record.written.environment.test_id)}, {record.written.environment.spaces}"
+                )
             record = replace_record(record, game=f"{record.config.game} ({name})")
         found.append(record)
     return found
@@ -362,6 +370,8 @@ def read_run(path: Path) -> tuple[Record, list[str]]:
     run, notes = RunDirectory(path), list[str]()
     written = parse_written(run.read_config(), "config.json", code=False)
     config = written.config
+    if not is_name(config.game):
+        raise BadInput(f"config.json: game is {printable(config.game)!r}, which is no name.")
     if config.preset not in PRESETS:
         raise unknown("preset", config.preset, PRESETS)
     _of_the_method(written.preset_values)  # refuses values that could not be compared
@@ -372,7 +382,10 @@ def read_run(path: Path) -> tuple[Record, list[str]]:
     evaluations[:-NEWEST] = [_without_episodes(evaluation) for evaluation in evaluations[:-NEWEST]]
     notes += [f"{name}: rows were changed after the run had written them" for name in _altered(run)]
     analyses = _analyses(run, config, evaluations[-1].steps if evaluations else 0, notes)
-    return Record(path, written, evaluations, _measurements(run, config, notes), analyses), notes
+    found = Record(path, written, evaluations, _measurements(run, config, notes), analyses)
+    if len(found.label) > LONGEST_LABEL:
+        raise BadInput(f"config.json: the variant {printable(found.label)!r} has {len(found.label):,} characters.")
+    return found, notes
 
 
 def _altered(run: RunDirectory) -> list[str]:
