@@ -261,7 +261,7 @@ def used(method: str, encoder: str) -> list[dict[str, Any]]:
 
 def parse_used(plain: Any) -> list[dict[str, Any]]:
     """What a config.json records of plugins, checked; BadInput for anything else."""
-    found = plain if isinstance(plain, list) and len(plain) <= MOST_USED else [None]
+    found: list[Any] = plain if isinstance(plain, list) and len(plain) <= MOST_USED else [None]
     for one in found:
         if (
             not isinstance(one, dict)

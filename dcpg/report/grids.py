@@ -16,8 +16,8 @@ from dcpg.methods import METHODS
 from dcpg.report.comparison import Comparison, caption_of
 from dcpg.report.likeness import differences
 from dcpg.report.paper import game_title, method_title
-from dcpg.report.scores import SCORE, denominators, named
-from dcpg.report.statistics import RANGES, Interval, contrast, interval, mean, min_max, ppo_normalised_score
+from dcpg.report.scores import SCORE, Score, denominators, named, scored
+from dcpg.report.statistics import RANGES, contrast, interval, mean, min_max, ppo_normalised_score
 from dcpg.report.tables import seeds_of
 from dcpg.runs.records import Record, Setting, chosen_values
 from dcpg.storage.rows import SPLITS
@@ -232,24 +232,23 @@ def _place(row: Row, name: str) -> tuple[bool, float, str]:
 
 def _return(row: Row, game: str, split: str) -> Cell:
     finals = row.comparison.finals(row.label, game, split)
-    return _cell(contrast([(1.0, finals)]), str(len(finals))) if len(finals) else Cell()
+    return _cell(scored(contrast([(1.0, finals)]), {game: finals}), str(len(finals))) if len(finals) else Cell()
 
 
 def _normalised(row: Row, split: str, games: list[str]) -> Cell:
     ppo = denominators(row.comparison, split)
-    compute = partial(ppo_normalised_score, row.comparison.scores(row.label, split, games), ppo.ppo if ppo else {})
+    own = row.comparison.scores(row.label, split, games)
+    compute = partial(ppo_normalised_score, own, ppo.ppo if ppo else {})
     found = row.comparison.once(("normalised", row.label, split, *games), compute)
-    return _cell(found, seeds_of(row.comparison, row.label, games, split))
+    return _cell(scored(found, own), seeds_of(row.comparison, row.label, games, split))
 
 
 def _min_max(row: Row, split: str, games: list[str]) -> Cell:
     scores = min_max(row.comparison.scores(row.label, split, games), row.comparison.ranges)
-    return _cell(interval(mean, scores), seeds_of(row.comparison, row.label, games, split))
+    return _cell(scored(interval(mean, scores), scores), seeds_of(row.comparison, row.label, games, split))
 
 
-def _cell(found: Interval, seeds: str) -> Cell:
-    if seeds == "1" or seeds.startswith("1-"):  # a game with one seed adds no variance: it would be too narrow
-        return Cell(found.value, None, None, seeds)
+def _cell(found: Score, seeds: str) -> Cell:
     return Cell(found.value, found.low, found.high, seeds)
 
 

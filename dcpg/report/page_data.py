@@ -19,6 +19,8 @@ from dcpg.report.likeness import PICTURES, STEPS, differences
 from dcpg.report.missing import Missing
 from dcpg.report.paper import game_title, method_title
 from dcpg.report.scores import (
+    Score,
+    ScoreBand,
     aggregates,
     improvement,
     lacking,
@@ -29,7 +31,6 @@ from dcpg.report.scores import (
     profiles,
     sample_efficiency,
 )
-from dcpg.report.statistics import Band, Interval
 from dcpg.report.tables import Table, seeds_of
 from dcpg.runs.records import STIFFNESS, Problem, Record
 from dcpg.settings import dotted
@@ -124,12 +125,13 @@ def _explained(record: Record) -> str:
     return record.written.explained or explain(record.config)
 
 
-def _interval(found: Interval) -> dict[str, float]:
+def _interval(found: Score) -> dict[str, float | None]:
     return {"value": found.value, "low": found.low, "high": found.high}
 
 
-def _band(x: Any, band: Band) -> dict[str, list[float]]:
-    return {"x": list(map(float, x)), "y": band.value.tolist(), "low": band.low.tolist(), "high": band.high.tolist()}
+def _band(x: Any, band: ScoreBand) -> dict[str, list[float] | None]:
+    low, high = (None if end is None else end.tolist() for end in (band.low, band.high))
+    return {"x": list(map(float, x)), "y": band.value.tolist(), "low": low, "high": high}
 
 
 def _headline(comparison: Comparison) -> dict[str, Any]:
@@ -203,7 +205,9 @@ def _improvement(comparison: Comparison) -> list[dict[str, Any]]:
     for x in labels:
         for y in labels:
             if x != y and (chance := improvement(comparison, x, y)):
-                found.append({"label": x, "over": y, **_interval(chance)})
+                games = comparison.fair([x, y], "test", comparison.games).games
+                counts = [len(comparison.finals(m, game, "test")) for m in (x, y) for game in games]
+                found.append({"label": x, "over": y, **_interval(chance), "seeds": [min(counts), max(counts)]})
     return found
 
 
