@@ -17,7 +17,7 @@ from dcpg.report.comparison import Comparison, caption_of
 from dcpg.report.likeness import differences
 from dcpg.report.paper import game_title, method_title
 from dcpg.report.scores import SCORE, Score, denominators, named, scored
-from dcpg.report.statistics import RANGES, contrast, interval, mean, min_max, ppo_normalised_score
+from dcpg.report.statistics import RANGES, SMALLEST, contrast, interval, mean, min_max, ppo_normalised_score
 from dcpg.report.tables import seeds_of
 from dcpg.runs.records import Record, Setting, chosen_values
 from dcpg.storage.rows import SPLITS
@@ -194,7 +194,7 @@ class Grid:
                 without = [g for g in of if found is None or g not in found.ppo]
                 if without:
                     return f"PPO has no finished run on {named(without)} in the setting of a row to divide by"
-                low = [g for g in of if found is not None and float(np.mean(found.ppo[g])) <= 0]
+                low = [g for g in of if found is not None and float(np.mean(found.ppo[g])) < SMALLEST]
                 if low:
                     return f"PPO's mean return on {named(low)} is not positive"
         return ""

@@ -12,7 +12,7 @@ from dcpg.envs.procgen import GAMES
 from dcpg.report.comparison import Comparison, StiffnessRuns
 from dcpg.report.paper import game_title, method_title
 from dcpg.report.scores import denominators, improvement, named, wrong_actions
-from dcpg.report.statistics import METRICS, Array, Interval, Scores, contrast, difference_interval, min_max
+from dcpg.report.statistics import METRICS, SMALLEST, Array, Interval, Scores, contrast, difference_interval, min_max
 from dcpg.runs.records import Record
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be told"
@@ -72,7 +72,7 @@ def lead(
     parts: Parts = []
     for game in games:
         means = {split: float(np.mean(ppo[split][game])) for split in splits}
-        if min(means.values()) <= 0:
+        if min(means.values()) < SMALLEST:
             return Needed(f"a positive return of PPO on {game_title(game)}")
         for sign, label in [*((1, m) for m in plus), *((-1, m) for m in minus)]:
             first, *second = (comparison.finals(label, game, split) / means[split] for split in splits)

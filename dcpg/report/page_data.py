@@ -9,6 +9,7 @@ import numpy as np
 
 from dcpg.config.command import written as as_text
 from dcpg.config.explain import explain
+from dcpg.config.written import Recorded
 from dcpg.report import paper
 from dcpg.report.claims import NOTE, Answer
 from dcpg.report.comparison import Comparison, Curve, StiffnessRuns
@@ -122,6 +123,8 @@ def _first(comparison: Comparison, label: str) -> Record:
 
 def _explained(record: Record) -> str:
     """The algorithm of a run's method; of a method from a plugin as the run wrote it down."""
+    if not record.written.explained and isinstance(record.config, Recorded):
+        return "not recorded"  # nor declared here
     return record.written.explained or explain(record.config)
 
 

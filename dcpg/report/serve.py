@@ -18,7 +18,7 @@ from dcpg.errors import BadInput, DcpgError
 from dcpg.report.write import Report
 from dcpg.runs.records import walk
 from dcpg.storage.files import read_regular
-from dcpg.text import say
+from dcpg.text import printable, say
 
 LOOPBACK = "127.0.0.1"
 DRAW_EVERY = 300.0  # seconds between two drawings of the figures, which take longer than the page
@@ -153,14 +153,16 @@ def serve_report(
     seen, drawn = None, -DRAW_EVERY
     try:
         while True:
-            now = file_states(directories)
-            if now != seen:
-                seen, draws = now, time.monotonic() - drawn > DRAW_EVERY
-                try:
+            try:
+                now = file_states(directories)
+                if now != seen:
+                    seen, draws = now, time.monotonic() - drawn > DRAW_EVERY
                     server.publish(out, write(draws))
                     drawn = time.monotonic() if draws else drawn
-                except DcpgError as error:
-                    show(f"Not made: {error}")
+            except DcpgError as error:
+                show(f"Not made: {error}")
+            except Exception as error:  # of one run, which may be anybody's: the others are still watched
+                show(f"Not made, by a mistake of the program: {type(error).__name__}: {printable(error)}")
             if stop.wait(every):
                 return
     except KeyboardInterrupt:

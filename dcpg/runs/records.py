@@ -25,12 +25,13 @@ from dcpg.methods import METHODS
 from dcpg.methods.drac import DrAC
 from dcpg.settings import dotted
 from dcpg.storage.files import read_json, read_regular
-from dcpg.storage.rows import LARGEST, MOST_ROWS, SPLITS, Evaluation, Metrics, Summary, parse, parse_rows
+from dcpg.storage.rows import MOST_ROWS, SPLITS, VALUES, Evaluation, Metrics, Summary, parse, parse_rows
 from dcpg.storage.rundir import RunDirectory
 from dcpg.text import counted, is_name, printable
 
 NEWEST = 3  # evaluations that keep their single episodes
 MOST_ANALYSIS = 64_000_000  # bytes
+LARGEST_RETURN = 1e70  # or a value or a measurement: the squares of variances are finite
 LONGEST_LABEL = 2000  # characters of a method and its variant
 LONGEST_PROBLEM = 2000  # of a note: it may quote a value of megabytes
 
@@ -418,6 +419,9 @@ def _evaluation(row: Mapping[str, Any], where: str, config: Config) -> Evaluatio
         if split not in found.splits and not (own and split == "test"):  # your own may have no unseen levels
             raise BadInput(f"{where}: {split}_return is missing.")
     for split, episodes in found.splits.items():
+        for column, value in (("return", episodes.mean), *((name, getattr(episodes, name)) for name in VALUES)):
+            if abs(value) > LARGEST_RETURN:
+                raise BadInput(f"{where}: {split}_{column} is {value:g}, which is not a return.")
         if not own and not all(0 <= level < ALL_LEVELS for level in episodes.levels or ()):
             raise BadInput(f"{where}: {split}_levels are not level seeds.")
     return found
@@ -495,7 +499,7 @@ def _check_levels(plain: Any) -> dict[str, Any]:
 
 
 def _number(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST_RETURN:
         raise BadInput(f"{where} is {_short(value)}, not a number.")
     return float(value)
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from dcpg.report.figures import game_title, method_title
+from dcpg.report.write import write_report
 from dcpg.runs.records import read
 from dcpg.text import LONGEST_DRAWN
 from tests.report.grid import Command, Figure, assert_cell, deviation, mean, read_csv
@@ -141,6 +142,25 @@ def renamed(**changes: Any) -> Callable[[Path], None]:
         plain["plugins"][0] |= changes.get("plugin", {})
 
     return configured(change)
+
+
+@pytest.mark.parametrize("size", [1e100, 1e69])
+def test_returns_beyond_any_bound_do_not_end_a_report(size: float, tmp_path: Path) -> None:
+    few(tmp_path / "runs", ("ppo", "ppg", "dcpg"), (0, 1, 2))
+    for number, sign in enumerate((1, -1, 1)):
+        path = some(tmp_path / "runs" / f"far-{number}", "ddcpg", "bigfish", number).path
+        put(2, test_return=sign * size, test_returns=[sign * size] * 3)(path)
+    made = write_report([tmp_path / "runs"], tmp_path / "out", pictures=False)
+    told = [problem.text for problem in made.problems if "far-" in str(problem.path)]
+    assert len(told) == (3 if size > 1e70 else 0)
+    assert all("row 3: test_return is" in text and "which is not a return" in text for text in told)
+
+
+def test_a_method_that_nobody_explained_does_not_end_a_report(tmp_path: Path) -> None:
+    configured(lambda plain: plain.update(explained=""))(of_a_stranger(tmp_path / "runs" / "one", "x"))
+    write_report([tmp_path / "runs"], tmp_path / "out", pictures=False)
+    data = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert list(data["algorithms"].values()) == ["not recorded"]
 
 
 STRANGERS: list[tuple[Callable[[Path], None], str]] = [
