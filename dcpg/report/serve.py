@@ -21,6 +21,7 @@ from dcpg.storage.files import read_regular
 from dcpg.text import printable, say
 
 LOOPBACK = "127.0.0.1"
+HTTP_PORT = 80
 DRAW_EVERY = 300.0  # seconds between two drawings of the figures, which take longer than the page
 WAITING = (
     b'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="3"><title>dcpg report</title>'
@@ -103,7 +104,9 @@ class Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "dcpg", ""
 
     def do_GET(self) -> None:
-        host = self.headers.get("Host", "").rpartition(":")[0]
+        given = self.headers.get("Host", "")
+        is_usual = self.server.server_address[1] == HTTP_PORT  # which browsers leave out
+        host = given if is_usual and ":" not in given else given.rpartition(":")[0]
         if host not in (LOOPBACK, "localhost"):  # or another site's page could read this one under its own name
             self.send_error(HTTPStatus.FORBIDDEN)
             return

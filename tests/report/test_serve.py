@@ -123,6 +123,14 @@ def test_a_connection_has_a_time_limit(served: int, part: bytes, monkeypatch: py
             raise AssertionError("it went on")
 
 
+def test_the_usual_port_may_be_left_out(served: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A browser asks for `localhost` if the port is 80, which needs rights that tests do not have."""
+    assert [ask(served, "/version", host=host)[0] for host in ("localhost", "127.0.0.1")] == [403, 403]
+    monkeypatch.setattr(serve, "HTTP_PORT", served)
+    hosts = ("localhost", "127.0.0.1", f"localhost:{served}", "evil.example", "evil.example:80", "")
+    assert [ask(served, "/version", host=host)[0] for host in hosts] == [200, 200, 200, 403, 403, 403]
+
+
 def test_a_mistake_in_one_report_does_not_end_the_watching(tmp_path: Path) -> None:
     run = synthetic.some(tmp_path / "runs" / "one", "ppo").path
     stop, shown, written = threading.Event(), list[str](), list[Any]()
