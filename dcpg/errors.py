@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from dcpg.text import one_line
+from dcpg.text import one_line, printable
 
 
 class DcpgError(Exception):
@@ -86,6 +86,7 @@ class Notice(UserWarning):
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> BadInput:
     """The error for an unknown name, which suggests the closest known one."""
+    name = printable(name)  # comparing a long one takes time
     names = sorted(known)
     lowered = {n.lower(): n for n in names}
     close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 import sys
+from collections.abc import Iterable
 from typing import TextIO
 
-LONGEST = 300  # characters of a name or a value from a file in a sentence
+LONGEST = 300  # characters of a name, or of a value from a file in a sentence
+LONGEST_SOURCE = 100_000  # of where code was written: a path, or a function with the values that it was given
+LONGEST_DRAWN = 100  # of a name in a figure
 
 _typed_a_command = False
 
@@ -70,10 +75,15 @@ def one_line(text: object) -> str:
     return found if found.isprintable() else "".join(c if c.isprintable() else "?" for c in found)
 
 
-def printable(text: object) -> str:
+def printable(text: object, longest: int = LONGEST) -> str:
     """A name or a value from a file that may be anybody's, for a sentence: on one line, and cut if it is long."""
-    found = one_line(text)
-    return found if len(found) <= LONGEST else f"{found[: LONGEST - 3]}..."
+    found = str(text)
+    return one_line(found if len(found) <= longest else f"{found[: longest - 3]}...")
+
+
+def is_name(value: object) -> bool:
+    """Whether a value from a file that may be anybody's can be a name: text of some length, and of whole characters."""
+    return isinstance(value, str) and len(value) <= LONGEST and not any("\ud800" <= c <= "\udfff" for c in value)
 
 
 def say(*lines: object, to: TextIO | None = None, flush: bool = False) -> None:
@@ -93,9 +103,33 @@ def tex(text: str) -> str:
     return one_line(text).translate(_TEX)
 
 
-def drawn(text: object) -> str:
-    """One line of text for a figure: matplotlib takes what is between two $ for mathematics."""
-    return one_line(text).replace("$", "\\$")
+def drawn(text: object, longest: int = LONGEST_DRAWN) -> str:
+    """One line of text for a figure, cut if it is long: it takes time, and room.
+
+    matplotlib takes what is between two $ for mathematics.
+    """
+    return printable(text, longest).replace("$", "\\$")
+
+
+# what a spreadsheet takes for a formula, also behind a semicolon: it separates cells where the comma is a decimal one
+_FORMULA = re.compile(r"(^|;)(?=\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d+)?(e[+-]?\d+)?)?")  # or the sign alone, where there is none
+
+
+def csv_cell(value: object) -> str:
+    """One line of text that a spreadsheet shows as it is: an apostrophe stands before what it would compute.
+
+    Numbers stay numbers.
+    """
+    found = one_line(value)
+    return found if _NUMBER.fullmatch(found) else _FORMULA.sub(r"\1'", found)
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Rows of cells as the contents of a CSV file. All such files are made here."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([csv_cell(value) for value in row] for row in rows)
+    return out.getvalue()
 
 
 # with numbers where a backslash does not do: tags would still look like tags, and addresses still become links

@@ -27,7 +27,7 @@ from dcpg.envs.adapter import GymnasiumEnv, close
 from dcpg.envs.base import Spaces
 from dcpg.errors import BadInput, unknown
 from dcpg.methods.plugins import import_file, import_named, short
-from dcpg.text import counted, for_audience, option, printable
+from dcpg.text import LONGEST, LONGEST_SOURCE, counted, for_audience, is_name, option, printable
 
 MakeEnv = Callable[..., Any]
 """A function (num_envs, seed) that returns a Gymnasium vector environment with that many environments.
@@ -278,9 +278,10 @@ class Environment:
 
     @classmethod
     def of(cls, maker: EnvMaker, spaces: Spaces) -> Environment:
-        return cls(
-            maker.name, maker.id, maker.test_id, "gymnasium" if maker.id in gymnasium.registry else "code", spaces
-        )
+        kind = "gymnasium" if maker.id in gymnasium.registry else "code"
+        found = cls(maker.name, maker.id, maker.test_id, kind, spaces)
+        cls.parse(found.plain())  # what is refused could not be read again
+        return found
 
     def plain(self) -> dict[str, Any]:
         s = self.spaces
@@ -298,13 +299,16 @@ class Environment:
             dtype = np.dtype(s["dtype"]) if isinstance(s["dtype"], str) else None
             spaces = Spaces(_shape(s["shape"]), dtype, _count(s["actions"]), _shape(s["frame"]),  # type: ignore[arg-type]
                             _count(s["first_action"], low=-MOST), _count(s["stack"], low=1))  # fmt: skip
-            texts = plain["name"], plain["id"], plain["kind"]
-            test = plain["test_id"]
+            name, id_, test, kind = (plain[key] for key in ("name", "id", "test_id", "kind"))
             if dtype is None or dtype.kind not in "uifb" or spaces.actions < 2 or spaces.shape[-1] % spaces.stack:
                 raise ValueError("its spaces are impossible")
-            if not all(isinstance(text, str) for text in texts) or not isinstance(test, str | None):
-                raise ValueError("a name is no text")
-            return cls(texts[0], texts[1], test, texts[2], spaces)
+            if not (is_name(name) and is_name(kind)):
+                raise ValueError(f"a name is no text of at most {LONGEST} whole characters")
+            if not all(
+                isinstance(text, str) and len(text) <= LONGEST_SOURCE for text in (id_, "" if test is None else test)
+            ):
+                raise ValueError(f"an id is no text of at most {LONGEST_SOURCE:,} characters")
+            return cls(name, id_, test, kind, spaces)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise BadInput(f"environment is not what a run records of one ({printable(error)}).") from None
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import dataclass
 
 from dcpg.config.command import written
 from dcpg.config.schema import Config
 from dcpg.settings import dotted
-from dcpg.text import tex
+from dcpg.text import csv_text, tex
 
 
 @dataclass(frozen=True)
@@ -21,9 +19,7 @@ class Hyperparameters:
     rows: list[tuple[str, str]]  # hyper-parameter, value
 
     def csv(self) -> str:
-        out = io.StringIO()
-        csv.writer(out, lineterminator="\n").writerows([("hyper-parameter", "value"), *self.rows])
-        return out.getvalue()
+        return csv_text([("hyper-parameter", "value"), *self.rows])
 
     def markdown(self) -> str:
         lines = [f"## {self.title}", "", "| hyper-parameter | value |", "|---|---|"]

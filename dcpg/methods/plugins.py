@@ -23,11 +23,12 @@ from dcpg.core.encoders import ENCODERS, Encoder
 from dcpg.core.registry import Registry, source_of
 from dcpg.errors import BadInput, unknown
 from dcpg.methods.table import METHODS, Spec
-from dcpg.text import for_audience, printable
+from dcpg.text import LONGEST_SOURCE, for_audience, is_name, printable
 
 T = TypeVar("T")
 GROUP = "dcpg.plugins"  # of entry points
 VARIABLE = "DCPG_PLUGINS"
+MOST_USED = 20  # recorded of one run, which has a method and an encoder
 TABLES: dict[str, Registry[Any]] = {"method": METHODS, "encoder": ENCODERS}
 
 
@@ -260,15 +261,16 @@ def used(method: str, encoder: str) -> list[dict[str, Any]]:
 
 def parse_used(plain: Any) -> list[dict[str, Any]]:
     """What a config.json records of plugins, checked; BadInput for anything else."""
-    keys = ("name", "plugin", "sha256")
-    for one in plain if isinstance(plain, list) else [None]:
+    found: list[Any] = plain if isinstance(plain, list) and len(plain) <= MOST_USED else [None]
+    for one in found:
         if (
             not isinstance(one, dict)
             or one.get("kind") not in TABLES
-            or not all(isinstance(one.get(k), str) for k in keys)
+            or not is_name(one.get("name"))
+            or not all(isinstance(one.get(k), str) and len(one[k]) <= LONGEST_SOURCE for k in ("plugin", "sha256"))
         ):
             raise BadInput("plugins is not a list of what was declared outside of dcpg.")
-    return list(plain)
+    return [{key: one[key] for key in ("kind", "name", "plugin", "sha256")} for one in found]
 
 
 def _source(kind: str, name: str) -> Plugin:

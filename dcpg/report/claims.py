@@ -7,8 +7,6 @@ tell.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +33,7 @@ from dcpg.report.measures import (
 )
 from dcpg.report.paper import game_title, method_title
 from dcpg.storage.rows import SPLITS
-from dcpg.text import markdown, tex
+from dcpg.text import csv_text, markdown, tex
 
 SEEDS = 3  # fewer have no interval worth the name
 
@@ -191,11 +189,8 @@ class ClaimsTable:
         ]
 
     def csv(self) -> str:
-        out = io.StringIO()
         names = [a.claim.name for a in self.answers]
-        lines = [("name", *HEAD), *((name, *row) for name, row in zip(names, self.rows, strict=True))]
-        csv.writer(out, lineterminator="\n").writerows(lines)
-        return out.getvalue()
+        return csv_text([("name", *HEAD), *((name, *row) for name, row in zip(names, self.rows, strict=True))])
 
     def markdown(self) -> str:
         lines = ["## Claims of the paper", "", markdown(" ".join(filter(None, (NOTE, self.caption)))), ""]

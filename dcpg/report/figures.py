@@ -15,8 +15,16 @@ import numpy as np
 from dcpg.envs.procgen import GAMES
 from dcpg.report import paper
 from dcpg.report.comparison import Comparison, Curve, StiffnessRuns
-from dcpg.report.scores import aggregates, improvement, min_max_fair, papers_aggregate, profiles, sample_efficiency
-from dcpg.report.statistics import Interval
+from dcpg.report.scores import (
+    Score,
+    ScoreBand,
+    aggregates,
+    improvement,
+    min_max_fair,
+    papers_aggregate,
+    profiles,
+    sample_efficiency,
+)
 from dcpg.storage.rows import SPLITS
 from dcpg.text import counted, drawn
 
@@ -33,6 +41,7 @@ TRUE, PREDICTED = "#1f78b4", "#e31a1c"  # values, as in the paper
 LEVEL_TICKS = (1, 2, 10, 50, 200)  # numbers of training levels, as in the paper's Figures 2 and 7
 PAPERS = "the paper"  # the label of its stars
 HIGHEST = 33  # of the returns in the paper's Figure 3
+LONGEST_CAPTION = 4000  # characters
 VARIANTS = ("#005f73", "#9b2226", "#6a4c93", "#bb3e03", "#386641", "#7f4f24", "#3a0ca3", "#b5179e")
 COLOURS = {
     "ppo": "#7f7f7f", "ucb-drac": "#a5a61f", "plr": "#e377c2", "daac": "#9467bd", "idaac": "#b08bd0", "ppg": "#2ca02c",
@@ -234,7 +243,7 @@ def _profiles(comparison: Comparison) -> Any | None:
     figure, axes = plt.subplots(figsize=(7, 4.5), constrained_layout=True)
     for label, band in found.items():
         axes.plot(taus, band.value, color=colour(label), label=method_title(label))
-        axes.fill_between(taus, band.low, band.high, color=colour(label), alpha=0.15, linewidth=0)
+        _shade(axes, taus, band, colour(label))
     axes.set(xlabel="min-max normalised return on unseen levels", ylabel="share of runs above it", ylim=(0, 1.02))
     axes.legend()
     seeds = _finals(comparison, list(found), min_max_fair(comparison, comparison.labels).games)
@@ -252,7 +261,7 @@ def _efficiency(comparison: Comparison) -> Any | None:
     figure, axes = plt.subplots(figsize=(7, 4.5), constrained_layout=True)
     for label, (steps, band) in found.items():
         axes.plot(steps, band.value, color=colour(label), label=method_title(label), **_points(len(steps)))
-        axes.fill_between(steps, band.low, band.high, color=colour(label), alpha=0.15, linewidth=0)
+        _shade(axes, steps, band, colour(label))
     axes.set(ylabel="IQM of min-max normalised returns, unseen levels")
     _axis(axes)
     axes.legend()
@@ -287,7 +296,7 @@ def _count(counts: set[int]) -> str:
 
 def _headed(figure: Any, title: str, runs: Comparison | StiffnessRuns) -> None:
     """The title, and below it what sets the runs apart from the paper's."""
-    lines = textwrap.wrap(drawn(runs.caption), int(14 * figure.get_figwidth()))
+    lines = textwrap.wrap(drawn(runs.caption, LONGEST_CAPTION), int(14 * figure.get_figwidth()))
     figure.suptitle("\n".join([title, *lines]))
 
 
@@ -332,8 +341,15 @@ def _band(axes: Any, curve: Curve | None, colour: str, label: str, style: str = 
         axes.fill_between(curve.steps, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
-def _bar(axes: Any, place: int, found: Interval, colour: str) -> None:
-    axes.barh(place, found.high - found.low, left=found.low, height=0.55, color=colour, alpha=0.6)
+def _shade(axes: Any, x: Any, band: ScoreBand, colour: str) -> None:
+    if band.low is not None and band.high is not None:
+        axes.fill_between(x, band.low, band.high, color=colour, alpha=0.15, linewidth=0)
+
+
+def _bar(axes: Any, place: int, found: Score, colour: str) -> None:
+    """A number, and its interval as a bar; a dot where it has none."""
+    if found.low is not None and found.high is not None:
+        axes.barh(place, found.high - found.low, left=found.low, height=0.55, color=colour, alpha=0.6)
     axes.plot([found.value, found.value], [place - 0.28, place + 0.28], color="black", linewidth=1.2)
     if found.high == found.low:
         axes.plot([found.value], [place], "o", color=colour, markersize=5)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,12 +16,12 @@ from dcpg.methods import METHODS
 from dcpg.report.comparison import Comparison, caption_of
 from dcpg.report.likeness import differences
 from dcpg.report.paper import game_title, method_title
-from dcpg.report.scores import SCORE, denominators, named
-from dcpg.report.statistics import RANGES, Interval, contrast, interval, mean, min_max, ppo_normalised_score
+from dcpg.report.scores import SCORE, Score, denominators, named, scored
+from dcpg.report.statistics import RANGES, SMALLEST, contrast, interval, mean, min_max, ppo_normalised_score
 from dcpg.report.tables import seeds_of
 from dcpg.runs.records import Record, Setting, chosen_values
 from dcpg.storage.rows import SPLITS
-from dcpg.text import markdown, tex
+from dcpg.text import csv_text, markdown, tex
 
 GRID = "grid"
 MIN_MAX = "Mean of min-max scores"
@@ -196,7 +194,7 @@ class Grid:
                 without = [g for g in of if found is None or g not in found.ppo]
                 if without:
                     return f"PPO has no finished run on {named(without)} in the setting of a row to divide by"
-                low = [g for g in of if found is not None and float(np.mean(found.ppo[g])) <= 0]
+                low = [g for g in of if found is not None and float(np.mean(found.ppo[g])) < SMALLEST]
                 if low:
                     return f"PPO's mean return on {named(low)} is not positive"
         return ""
@@ -234,24 +232,23 @@ def _place(row: Row, name: str) -> tuple[bool, float, str]:
 
 def _return(row: Row, game: str, split: str) -> Cell:
     finals = row.comparison.finals(row.label, game, split)
-    return _cell(contrast([(1.0, finals)]), str(len(finals))) if len(finals) else Cell()
+    return _cell(scored(contrast([(1.0, finals)]), {game: finals}), str(len(finals))) if len(finals) else Cell()
 
 
 def _normalised(row: Row, split: str, games: list[str]) -> Cell:
     ppo = denominators(row.comparison, split)
-    compute = partial(ppo_normalised_score, row.comparison.scores(row.label, split, games), ppo.ppo if ppo else {})
+    own = row.comparison.scores(row.label, split, games)
+    compute = partial(ppo_normalised_score, own, ppo.ppo if ppo else {})
     found = row.comparison.once(("normalised", row.label, split, *games), compute)
-    return _cell(found, seeds_of(row.comparison, row.label, games, split))
+    return _cell(scored(found, own), seeds_of(row.comparison, row.label, games, split))
 
 
 def _min_max(row: Row, split: str, games: list[str]) -> Cell:
     scores = min_max(row.comparison.scores(row.label, split, games), row.comparison.ranges)
-    return _cell(interval(mean, scores), seeds_of(row.comparison, row.label, games, split))
+    return _cell(scored(interval(mean, scores), scores), seeds_of(row.comparison, row.label, games, split))
 
 
-def _cell(found: Interval, seeds: str) -> Cell:
-    if seeds == "1" or seeds.startswith("1-"):  # a game with one seed adds no variance: it would be too narrow
-        return Cell(found.value, None, None, seeds)
+def _cell(found: Score, seeds: str) -> Cell:
     return Cell(found.value, found.low, found.high, seeds)
 
 
@@ -284,12 +281,10 @@ class GridTable:
 
     def csv(self) -> str:
         """One row for each row of each block; one column per number."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
         names = [text for name in self.grid.names for text in (short(name), f"{short(name)} by default")]
         parts = ("mean", "low", "high", "seeds")
         columns = [f"{levels} {part}" for levels in SPLITS.values() for part in parts]
-        writer.writerow(["score or game", "method", *names, *columns])
+        lines: list[list[object]] = [["score or game", "method", *names, *columns]]
         for block in self.grid.blocks:
             for row, cells in zip(self.grid.rows, block.cells, strict=True):
                 values = [text for name in self.grid.names for text in (row.value(name), row.usual(name))]
@@ -297,8 +292,8 @@ class GridTable:
                 for cell in (cells[split] for split in SPLITS):
                     numbers = (cell.value, cell.low, cell.high)
                     line += [*("" if number is None else repr(number) for number in numbers), cell.seeds]
-                writer.writerow(line)
-        return out.getvalue()
+                lines.append(line)
+        return csv_text(lines)
 
     def markdown(self) -> str:
         lines = [f"## {self.title}", "", INTERVALS, ""]

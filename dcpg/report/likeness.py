@@ -15,6 +15,7 @@ from dcpg.methods import METHODS
 from dcpg.report import paper
 from dcpg.runs.records import Record, papers_setting
 from dcpg.settings import dotted
+from dcpg.text import printable
 
 STEPS, PICTURES = "steps", "pictures"
 PAPERS_STIFFNESS_STEPS = 8_000_000  # Appendix A
@@ -63,14 +64,14 @@ def _of(record: Record, steps: int) -> list[tuple[str, str, str]]:
         if own.get(name, value) != value:  # not what the preset says: the name of the variant has it
             continue
         if name in papers and papers[name] != value:
-            found.append((name, as_text(value), as_text(papers[name])))
+            found.append((name, printable(as_text(value)), as_text(papers[name])))
     precision = record.config.machine.precision
     if precision != PAPERS_PRECISION:
         found.append(("machine.precision", precision, PAPERS_PRECISION))
     drawn = known_pictures()[DRAWN_BY].get(f"{record.config.game} {record.config.env.mode}")
     for library in record.written.libraries:
         if library["pictures"] != drawn:
-            found.append((PICTURES, library["library"], PAPERS_LIBRARY))
+            found.append((PICTURES, printable(library["library"]), PAPERS_LIBRARY))
             break
     return found
 

@@ -12,7 +12,7 @@ from dcpg.envs.procgen import GAMES
 from dcpg.report.comparison import Comparison, StiffnessRuns
 from dcpg.report.paper import game_title, method_title
 from dcpg.report.scores import denominators, improvement, named, wrong_actions
-from dcpg.report.statistics import METRICS, Array, Interval, Scores, contrast, difference_interval, min_max
+from dcpg.report.statistics import METRICS, SMALLEST, Array, Interval, Scores, contrast, difference_interval, min_max
 from dcpg.runs.records import Record
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be told"
@@ -72,7 +72,7 @@ def lead(
     parts: Parts = []
     for game in games:
         means = {split: float(np.mean(ppo[split][game])) for split in splits}
-        if min(means.values()) <= 0:
+        if min(means.values()) < SMALLEST:
             return Needed(f"a positive return of PPO on {game_title(game)}")
         for sign, label in [*((1, m) for m in plus), *((-1, m) for m in minus)]:
             first, *second = (comparison.finals(label, game, split) / means[split] for split in splits)
@@ -236,9 +236,12 @@ def likely_better(comparison: Comparison, _: StiffnessRuns, *, label: str, over:
     chance = improvement(comparison, label, over)
     if isinstance(sides, Needed) or chance is None:
         return sides if isinstance(sides, Needed) else Needed("finished runs of both methods")
-    difference = Interval(chance.value - 0.5, chance.low - 0.5, chance.high - 0.5)
+    low, high, told = 0.0, 1.0, False  # without an interval it may be anything
+    if chance.low is not None and chance.high is not None:
+        low, high, told = chance.low, chance.high, True
+    difference = Interval(chance.value - 0.5, low - 0.5, high - 0.5)
     seeds = min(len(v) for side in sides for v in side.values())
-    interval = f" ({chance.low:.2f} to {chance.high:.2f})" if seeds > 1 else ""
+    interval = f" ({low:.2f} to {high:.2f})" if told else ""
     return Found(difference, f"probability {chance.value:.2f}{interval}", seeds, f"Over {named(list(sides[0]))}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,12 +24,13 @@ from dcpg.report.paper import method_title
 from dcpg.report.tables import METHODS_OF_TABLES
 from dcpg.runs.records import Record, setting_today
 from dcpg.settings import dotted
-from dcpg.text import counted
+from dcpg.text import counted, printable
 
 OF_THE_SETTING = (
     "rollout_length", "env.", "levels.start", "levels.count", "levels.seeds", "network.channels", "network.features",
     "network.discriminator", "evaluation.", "machine.",
 )  # fmt: skip
+MOST_SOURCES = 5  # of code from outside that are named together
 
 
 @dataclass(frozen=True)
@@ -50,14 +52,15 @@ def missing(comparison: Comparison, measured: StiffnessRuns) -> list[Missing]:
 def _unfinished(comparison: Comparison) -> Missing:
     runs = [record for record in comparison.records if not record.finished]
     what = f"{counted(len(runs), 'unfinished run')}: curves show how far they are, tables wait"
-    return Missing(what, [f"dcpg resume {_quoted(record.path)}{_code_of(record)}" for record in runs])
+    return Missing(what + _recorded(runs), [f"dcpg resume {_quoted(record.path)}{_code_of(record)}" for record in runs])
 
 
 def _holes(comparison: Comparison) -> Missing:
     """Runs of the grid of methods, games and seeds that the other runs span."""
     commands = _grid(comparison, _procgen(comparison), _seeds(comparison))
     total = len(comparison.labels) * len(comparison.games) * len(_seeds(comparison))
-    return Missing(f"{len(commands)} of {counted(total, 'run')} of the grid that the others span", commands)
+    what = f"{len(commands)} of {counted(total, 'run')} of the grid that the others span"
+    return Missing(what + _recorded(comparison.records), commands)
 
 
 def _rest_of_the_paper(comparison: Comparison) -> Missing | None:
@@ -69,7 +72,7 @@ def _rest_of_the_paper(comparison: Comparison) -> Missing | None:
     spanned = set(_grid(comparison, have, seeds))
     commands = [line for line in _grid(comparison, list(GAMES), more) if line not in spanned]
     what = f"The paper's {len(GAMES)} games and {paper.SEEDS} seeds; these runs have {len(have)} and {len(seeds)}"
-    return Missing(what, commands)
+    return Missing(what + _recorded(comparison.records), commands)
 
 
 def _grid(comparison: Comparison, games: list[str], seeds: list[int]) -> list[str]:
@@ -87,7 +90,7 @@ def _grid(comparison: Comparison, games: list[str], seeds: list[int]) -> list[st
             train_command(
                 dataclasses.replace(runs[0].config, game=game, seed=seed),
                 None if label == runs[0].config.method else Path("runs") / f"{game}-{_slug(label)}-{seed}",
-                plugins=runs[0].written.plugins,
+                plugins=[{"plugin": name} for name in _placeholders(runs[0])],
             )
             for game in games
             for seed in seeds
@@ -134,23 +137,20 @@ def _ood_actions(comparison: Comparison) -> Missing:
 
 
 def _levels(comparison: Comparison) -> Missing:
-    runs = [_first(comparison, label, game) for label in comparison.labels for game in _procgen(comparison)]
-    commands = [
-        f"dcpg analyse levels {_quoted(r.path)}{_code_of(r)}"
-        for r in runs
-        if r is not None and "levels" not in r.analyses
-    ]
-    return Missing("The return on every single level (the map shows the levels of evaluations until then)", commands)
+    first = [_first(comparison, label, game) for label in comparison.labels for game in _procgen(comparison)]
+    runs = [r for r in first if r is not None and "levels" not in r.analyses]
+    what = f"The return on every single level (the map shows the levels of evaluations until then){_recorded(runs)}"
+    return Missing(what, [f"dcpg analyse levels {_quoted(r.path)}{_code_of(r)}" for r in runs])
 
 
 def _videos(comparison: Comparison) -> Missing:
-    commands = []
+    chosen = []
     for game in _procgen(comparison):
         runs = [r for label in comparison.labels if (r := _first(comparison, label, game)) is not None]
         if runs and not any((r.path / "replay.mp4").is_file() for r in runs):
-            best = max(runs, key=lambda r: r.evaluations[-1].splits["test"].mean)
-            commands.append(f"dcpg record {_quoted(best.path)}{_code_of(best)}")
-    return Missing("A video on unseen levels", commands)
+            chosen.append(max(runs, key=lambda r: r.evaluations[-1].splits["test"].mean))
+    commands = [f"dcpg record {_quoted(best.path)}{_code_of(best)}" for best in chosen]
+    return Missing(f"A video on unseen levels{_recorded(chosen)}", commands)
 
 
 def _stiffness(comparison: Comparison, measured: StiffnessRuns) -> Missing | None:
@@ -205,13 +205,38 @@ def _first(comparison: Comparison, label: str, game: str) -> Record | None:
     return next((r for r in comparison.runs(label, game) if r.finished), None)
 
 
+# -- code of a run: its config.json may be anybody's and name any file, so that no command names one from there
+
+
 def _code_of(record: Record) -> str:
-    """The options that name a run's plugins and its own environment."""
-    words = [word for one in record.written.plugins for word in ("--plugin", one["plugin"])]
+    """The options for a run's plugins and its own environment, with places for the user to fill in."""
+    words = [word for name in _placeholders(record) for word in ("--plugin", name)]
     own = record.written.environment
     if own is not None and own.kind != "gymnasium":
-        words += ["--env", own.id, *(["--test-env", own.test_id] if own.test_id is not None else [])]
+        words += ["--env", "FILE.py:make", *(["--test-env", "FILE.py:make_test"] if own.test_id is not None else [])]
     return f" {shlex.join(words)}" if words else ""
+
+
+def _placeholders(record: Record) -> list[str]:
+    """A place for each file with plugins."""
+    count = len({one["plugin"] for one in record.written.plugins})
+    return [f"FILE{number if number > 1 else ''}.py" for number in range(1, count + 1)]
+
+
+def _recorded(records: Iterable[Record]) -> str:
+    """Where the runs say that their code came from, as the end of a sentence; empty if all of it is dcpg's."""
+    found = dict[str, None]()
+    for record in records:
+        found |= {f"{one['kind']} {one['name']} of {one['plugin']}": None for one in record.written.plugins}
+        own = record.written.environment
+        if own is not None and own.kind != "gymnasium":
+            tests = f" and {own.test_id}" if own.test_id is not None else ""
+            found |= {f"environment {own.name} of {own.id}{tests}": None}
+    shown = list(map(printable, found))[:MOST_SOURCES]
+    if not shown:
+        return ""
+    rest = f", and {len(found) - len(shown)} more" if len(found) > len(shown) else ""
+    return f". FILE.py stands for code that you trust; the runs recorded: {', '.join(shown)}{rest}"
 
 
 def _quoted(path: Path) -> str:

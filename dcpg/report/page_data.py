@@ -9,6 +9,7 @@ import numpy as np
 
 from dcpg.config.command import written as as_text
 from dcpg.config.explain import explain
+from dcpg.config.written import Recorded
 from dcpg.report import paper
 from dcpg.report.claims import NOTE, Answer
 from dcpg.report.comparison import Comparison, Curve, StiffnessRuns
@@ -19,6 +20,8 @@ from dcpg.report.likeness import PICTURES, STEPS, differences
 from dcpg.report.missing import Missing
 from dcpg.report.paper import game_title, method_title
 from dcpg.report.scores import (
+    Score,
+    ScoreBand,
     aggregates,
     improvement,
     lacking,
@@ -29,7 +32,6 @@ from dcpg.report.scores import (
     profiles,
     sample_efficiency,
 )
-from dcpg.report.statistics import Band, Interval
 from dcpg.report.tables import Table, seeds_of
 from dcpg.runs.records import STIFFNESS, Problem, Record
 from dcpg.settings import dotted
@@ -121,15 +123,18 @@ def _first(comparison: Comparison, label: str) -> Record:
 
 def _explained(record: Record) -> str:
     """The algorithm of a run's method; of a method from a plugin as the run wrote it down."""
+    if not record.written.explained and isinstance(record.config, Recorded):
+        return "not recorded"  # nor declared here
     return record.written.explained or explain(record.config)
 
 
-def _interval(found: Interval) -> dict[str, float]:
+def _interval(found: Score) -> dict[str, float | None]:
     return {"value": found.value, "low": found.low, "high": found.high}
 
 
-def _band(x: Any, band: Band) -> dict[str, list[float]]:
-    return {"x": list(map(float, x)), "y": band.value.tolist(), "low": band.low.tolist(), "high": band.high.tolist()}
+def _band(x: Any, band: ScoreBand) -> dict[str, list[float] | None]:
+    low, high = (None if end is None else end.tolist() for end in (band.low, band.high))
+    return {"x": list(map(float, x)), "y": band.value.tolist(), "low": low, "high": high}
 
 
 def _headline(comparison: Comparison) -> dict[str, Any]:
@@ -203,7 +208,9 @@ def _improvement(comparison: Comparison) -> list[dict[str, Any]]:
     for x in labels:
         for y in labels:
             if x != y and (chance := improvement(comparison, x, y)):
-                found.append({"label": x, "over": y, **_interval(chance)})
+                games = comparison.fair([x, y], "test", comparison.games).games
+                counts = [len(comparison.finals(m, game, "test")) for m in (x, y) for game in games]
+                found.append({"label": x, "over": y, **_interval(chance), "seeds": [min(counts), max(counts)]})
     return found
 
 

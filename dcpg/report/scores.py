@@ -34,6 +34,44 @@ SCORE = "PPO-normalised score"
 
 
 @dataclass(frozen=True)
+class Score:
+    """A number over games, and its 95% interval where it has one."""
+
+    value: float
+    low: float | None
+    high: float | None
+    std: float | None = None  # over seeds, where it is defined
+
+
+@dataclass(frozen=True)
+class ScoreBand:
+    """A number at each point or threshold, and its 95% interval there where it has one."""
+
+    value: NDArray[Any]
+    low: NDArray[Any] | None
+    high: NDArray[Any] | None
+
+
+def has_interval(*sides: Scores) -> bool:
+    """Whether scores over these games have an interval: a game with one seed adds no variance, and none says how much.
+
+    Without it, an interval would be too narrow. Tables, figures, the page and report.json all follow this.
+    """
+    return all(np.shape(seeds)[-1] > 1 for scores in sides for seeds in scores.values())
+
+
+def scored(found: Interval, *sides: Scores) -> Score:
+    """A score from the resamplings of these scores, without an interval if it has none."""
+    std = found.std if isinstance(found, NormalisedScore) else None
+    low, high = (found.low, found.high) if has_interval(*sides) else (None, None)
+    return Score(found.value, low, high, std)
+
+
+def _banded(found: Band, scores: Scores) -> ScoreBand:
+    return ScoreBand(found.value, *((found.low, found.high) if has_interval(scores) else (None, None)))
+
+
+@dataclass(frozen=True)
 class Denominators:
     """PPO's mean returns, and where they come from."""
 
@@ -45,7 +83,7 @@ class Denominators:
 class Normalised:
     """PPO-normalised scores over one set of games, with the notes that belong below them."""
 
-    scores: dict[str, NormalisedScore]
+    scores: dict[str, Score]
     games: list[str]
     notes: list[str]
 
@@ -73,8 +111,9 @@ def normalised_scores(comparison: Comparison, labels: list[str], split: str) -> 
     try:
         for label in fair.methods:
             if label in labels:
-                compute = partial(ppo_normalised_score, comparison.scores(label, split, games), found.ppo)
-                score = comparison.once(("normalised", label, split, *games), compute)
+                own = comparison.scores(label, split, games)
+                compute = partial(ppo_normalised_score, own, found.ppo)
+                score = scored(comparison.once(("normalised", label, split, *games), compute), own)
                 scores[label] = score if _same_seeds(comparison, label, games) else replace(score, std=None)
     except BadInput as error:
         return Normalised({}, [], [f"No {SCORE}: {error}"])
@@ -119,13 +158,13 @@ def _printed_means(split: str, label: str, games: list[str]) -> Scores:
     return {g: np.array([m]) for g, m in found.items()} if len(found) == len(games) else {}
 
 
-def aggregates(comparison: Comparison, labels: list[str]) -> tuple[dict[str, dict[str, Interval]], Fair]:
+def aggregates(comparison: Comparison, labels: list[str]) -> tuple[dict[str, dict[str, Score]], Fair]:
     """Metrics of min-max normalised returns on unseen levels by method, and what they cover."""
     fair = min_max_fair(comparison, labels)
 
-    def compute(label: str) -> dict[str, Interval]:
+    def compute(label: str) -> dict[str, Score]:
         scores = min_max(comparison.scores(label, "test", fair.games), comparison.ranges)
-        return {name: interval(metric, scores) for name, metric in METRICS.items()}
+        return {name: scored(interval(metric, scores), scores) for name, metric in METRICS.items()}
 
     return {
         label: comparison.once(("aggregates", label, *fair.games), partial(compute, label)) for label in fair.methods
@@ -154,20 +193,21 @@ def wrong_actions(comparison: Comparison, label: str, game: str) -> list[dict[st
     return [r.analyses["ood-actions"] for r in runs if r.analyses["ood-actions"]["steps"] >= r.setting.steps]
 
 
-def improvement(comparison: Comparison, label: str, over: str) -> Interval | None:
+def improvement(comparison: Comparison, label: str, over: str) -> Score | None:
     """The probability of improvement over every game that one of the two has finished; None if one lacks a game."""
     fair = comparison.fair([label, over], "test", comparison.games)
     games = fair.games
     if len(fair.methods) < 2:
         return None
 
-    def compute() -> Interval:
-        return improvement_interval(comparison.scores(label, "test", games), comparison.scores(over, "test", games))
+    def compute() -> Score:
+        sides = comparison.scores(label, "test", games), comparison.scores(over, "test", games)
+        return scored(improvement_interval(*sides), *sides)
 
     return comparison.once(("improvement", label, over), compute)
 
 
-def profiles(comparison: Comparison, labels: list[str]) -> tuple[NDArray[Any], dict[str, Band]]:
+def profiles(comparison: Comparison, labels: list[str]) -> tuple[NDArray[Any], dict[str, ScoreBand]]:
     """Thresholds of the min-max normalised return, and the share of each method's runs above them.
 
     Empty with fewer than two different returns: there is nothing to see then.
@@ -180,12 +220,15 @@ def profiles(comparison: Comparison, labels: list[str]) -> tuple[NDArray[Any], d
         return np.empty(0), {}
     taus = np.linspace(every.min(), every.max(), 51)
     return taus, {
-        label: comparison.once(("profile", label, *kept, *games), partial(profile_band, scores[label], taus))
+        label: _banded(
+            comparison.once(("profile", label, *kept, *games), partial(profile_band, scores[label], taus)),
+            scores[label],
+        )
         for label in kept
     }
 
 
-def sample_efficiency(comparison: Comparison, labels: list[str]) -> dict[str, tuple[NDArray[Any], Band]]:
+def sample_efficiency(comparison: Comparison, labels: list[str]) -> dict[str, tuple[NDArray[Any], ScoreBand]]:
     """Method -> steps at which every finished run was evaluated, and IQM of min-max normalised returns there.
 
     Methods with fewer than two such places are left out.
@@ -200,5 +243,5 @@ def sample_efficiency(comparison: Comparison, labels: list[str]) -> dict[str, tu
             continue
         scores = {game: np.array([[by_step[s] for by_step in rows[game]] for s in steps], float) for game in games}
         compute = partial(curve, iqm, min_max(scores, comparison.ranges))
-        found[label] = (np.array(steps), comparison.once(("efficiency", label, *games), compute))
+        found[label] = (np.array(steps), _banded(comparison.once(("efficiency", label, *games), compute), scores))
     return found

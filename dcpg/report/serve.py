@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import mimetypes
-import os
 import socket
 import sys
 import threading
@@ -17,10 +16,12 @@ from typing import Any
 
 from dcpg.errors import BadInput, DcpgError
 from dcpg.report.write import Report
+from dcpg.runs.records import walk
 from dcpg.storage.files import read_regular
-from dcpg.text import say
+from dcpg.text import printable, say
 
 LOOPBACK = "127.0.0.1"
+HTTP_PORT = 80
 DRAW_EVERY = 300.0  # seconds between two drawings of the figures, which take longer than the page
 WAITING = (
     b'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="3"><title>dcpg report</title>'
@@ -103,7 +104,9 @@ class Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "dcpg", ""
 
     def do_GET(self) -> None:
-        host = self.headers.get("Host", "").rpartition(":")[0]
+        given = self.headers.get("Host", "")
+        is_usual = self.server.server_address[1] == HTTP_PORT  # which browsers leave out
+        host = given if is_usual and ":" not in given else given.rpartition(":")[0]
         if host not in (LOOPBACK, "localhost"):  # or another site's page could read this one under its own name
             self.send_error(HTTPStatus.FORBIDDEN)
             return
@@ -153,14 +156,16 @@ def serve_report(
     seen, drawn = None, -DRAW_EVERY
     try:
         while True:
-            now = file_states(directories)
-            if now != seen:
-                seen, draws = now, time.monotonic() - drawn > DRAW_EVERY
-                try:
+            try:
+                now = file_states(directories)
+                if now != seen:
+                    seen, draws = now, time.monotonic() - drawn > DRAW_EVERY
                     server.publish(out, write(draws))
                     drawn = time.monotonic() if draws else drawn
-                except DcpgError as error:
-                    show(f"Not made: {error}")
+            except DcpgError as error:
+                show(f"Not made: {error}")
+            except Exception as error:  # of one run, which may be anybody's: the others are still watched
+                show(f"Not made, by a mistake of the program: {type(error).__name__}: {printable(error)}")
             if stop.wait(every):
                 return
     except KeyboardInterrupt:
@@ -174,7 +179,7 @@ def file_states(directories: Sequence[Path]) -> list[tuple[str, int, int]]:
     """Name, size and time of every file that a report is made from."""
     found = []
     for top in directories:
-        for folder, below, files in os.walk(top):
+        for folder, below, files in walk(top):
             below[:] = [name for name in below if name not in ("checkpoints", "milestones", "tb")]
             for name in set(files) & set(WATCHED):
                 path = Path(folder) / name

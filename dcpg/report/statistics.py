@@ -26,6 +26,7 @@ RESAMPLES = 50_000  # of a single number, as in rliable's notebook
 BAND_RESAMPLES = 2_000  # of curves, profiles and probabilities of improvement, rliable's default for profiles
 CELLS = 2**22  # about how many values are resampled at a time
 LEVEL = 0.95
+SMALLEST = 1e-30  # return of PPO that others are divided by: one that is not positive, or hardly, makes no ratio
 
 # (lowest, highest) return of each game in easy mode: rliable's constants, which the paper's Figures 15 and 16 use
 RANGES: dict[str, tuple[float, float]] = {
@@ -196,7 +197,7 @@ def contrast(parts: Sequence[tuple[float, Array]]) -> Interval:
     value, variance = sum(m for m, _, _ in means), sum(v for _, v, _ in means)
     if variance == 0:
         return Interval(value, value, value)
-    freedom = variance**2 / sum(v**2 / (n - 1) for _, v, n in means if n > 1)
+    freedom = 1 / sum((v / variance) ** 2 / (n - 1) for _, v, n in means if n > 1)  # no square of a large number
     half = t_quantile(freedom) * math.sqrt(variance)
     return Interval(value, value - half, value + half)
 
@@ -306,7 +307,7 @@ def _denominators(scores: Scores, ppo: Scores) -> dict[str, float]:
             raise BadInput(f"There are no returns of PPO on {game!r} to divide by.")
     means = {game: float(ppo[game].mean()) for game in scores}
     for game, m in means.items():
-        if m <= 0:
+        if m < SMALLEST:
             raise BadInput(f"PPO's mean return on {game!r} is {m:g}; a ratio to it says nothing unless it is positive.")
     return means
 

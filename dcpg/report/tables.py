@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +14,7 @@ from dcpg.report.comparison import Comparison
 from dcpg.report.paper import Printed, game_title, method_title
 from dcpg.report.scores import SCORE, Normalised, normalised_scores, papers_score, wrong_actions
 from dcpg.storage.rows import SPLITS
-from dcpg.text import markdown, tex
+from dcpg.text import csv_text, markdown, tex
 
 MAIN = ("ppo", "ucb-drac", "plr", "daac", "ppg", "dcpg", "ddcpg")
 DYNAMICS = ("dcpg", "dcpg+f", "dcpg+i", "dcpg+fi", "ddcpg")
@@ -57,18 +55,16 @@ class Table:
 
     def csv(self) -> str:
         """One column per number."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
         parts = ("mean", "std", "seeds", "paper mean", "paper std")
-        writer.writerow([self.corner, *(f"{column} {part}" for column in self.columns for part in parts)])
+        lines: list[list[object]] = [[self.corner, *(f"{column} {part}" for column in self.columns for part in parts)]]
         for row in self.rows:
             line: list[object] = [row]
             for column in self.columns:
                 c = self.cells[row, column]
                 line += [_plain(c.mean), _plain(c.std), c.seeds]
                 line += [_plain(c.paper.mean), _plain(c.paper.std)] if c.paper else ["", ""]
-            writer.writerow(line)
-        return out.getvalue()
+            lines.append(line)
+        return csv_text(lines)
 
     def markdown(self) -> str:
         papers = " / the paper's" if any(cell.paper for cell in self.cells.values()) else ""

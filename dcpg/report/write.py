@@ -30,13 +30,15 @@ from dcpg.report.page_data import page_data
 from dcpg.report.statistics import RANGES
 from dcpg.report.tables import TABLES, Table
 from dcpg.runs.records import Cache, Problem, read
-from dcpg.storage.files import dump, own_folder, write_atomic
+from dcpg.storage.files import dump, own_folder, read_json, write_atomic
 from dcpg.text import counted, option
 
 CLAIMS = "claims"
-FOLDERS = ("tables", "figures")
+ENDINGS = {"tables": ("csv", "md", "tex"), "figures": ("png", "pdf")}  # of the files in each folder
 IN_TABLES = (*TABLES, GRID, CLAIMS)
 NAMES = (*IN_TABLES, *STIFFNESS_FIGURES, *FIGURES)
+LISTED = "files"  # the key of report.json that names the tables and figures of the report
+MOST_JSON = 2**28  # bytes of a report.json
 Tell = Callable[[str, int, int], None]
 
 
@@ -105,16 +107,16 @@ def write_report(
         files += _write_figures(figures, out, partial(tell, "writing figures"))
         if not names:
             tell("the page", 0, 1)
-            _remove_stale(out, files, pictures)
+            listed = _remove_stale(out, files, pictures)
             no_frames = frames_missing() if any(game in GAMES for game in comparison.games) else None
             if no_frames is not None:
                 problems.append(Problem(out, f"the page shows no first frames of levels: {no_frames}"))
-            drawn = [name for name in NAMES if (out / "figures" / f"{name}.pdf").is_file()]
+            drawn = [name for name in NAMES if f"figures/{name}.pdf" in listed]
             told = claims.answers if claims else []
             data = page_data(records, comparison, measured, tables, grid_table, drawn, same, told, absent, problems)
             version = version_of(data)
             files += [
-                _write(out / "report.json", dump(_without_pictures(data))),
+                _write(out / "report.json", dump(_without_pictures(data) | {LISTED: listed})),
                 _write(out / "report.html", page(data).encode()),
             ]
     except OSError as error:
@@ -164,7 +166,8 @@ def _figures(
 def _write_tables(tables: Sequence[Table | GridTable | ClaimsTable], out: Path) -> list[Path]:
     files = []
     for table in tables:
-        for ending, text in (("csv", table.csv()), ("md", table.markdown()), ("tex", table.latex())):
+        texts = (table.csv(), table.markdown(), table.latex())
+        for ending, text in zip(ENDINGS["tables"], texts, strict=True):
             files.append(_write(out / "tables" / f"{table.name}.{ending}", text.encode()))
     return files
 
@@ -179,7 +182,7 @@ def _write_figures(figures: Mapping[str, Any], out: Path, tell: Callable[[int, i
         tell(number, len(figures))
         figure.get_layout_engine().execute(figure)  # once for both files
         figure.set_layout_engine(None)
-        for ending in ("png", "pdf"):
+        for ending in ENDINGS["figures"]:
             data = io.BytesIO()
             figure.savefig(data, format=ending, dpi=120)
             files.append(_write(out / "figures" / f"{name}.{ending}", data.getvalue()))
@@ -202,17 +205,34 @@ def _write(path: Path, data: bytes) -> Path:
 
 def _check_out(out: Path) -> None:
     """Refuse links in place of the report's folders: they could lead to files of somebody else's choice."""
-    for folder in (out, *(out / name for name in FOLDERS)):
+    for folder in (out, *(out / name for name in ENDINGS)):
         if folder.is_symlink():
             raise BadInput(f"{folder} is a link; give the folder that it points to as {option('out')}, or another one.")
 
 
-def _remove_stale(out: Path, files: list[Path], pictures: bool) -> None:
-    """Remove tables and figures of an earlier report that these runs no longer allow."""
-    kept = {path.name for path in files}
-    endings = {"tables": ("csv", "md", "tex"), **({"figures": ("png", "pdf")} if pictures else {})}
-    for folder, kinds in endings.items():
-        for name in NAMES:
-            for ending in kinds:
-                if f"{name}.{ending}" not in kept:
-                    (out / folder / f"{name}.{ending}").unlink(missing_ok=True)
+def _remove_stale(out: Path, files: list[Path], pictures: bool) -> list[str]:
+    """Remove tables and figures of the report before that these runs no longer allow, and nothing else.
+
+    Returns the names of this report's tables and figures. Without `pictures`, figures of the one before are among them.
+    """
+    written = {path.relative_to(out).as_posix() for path in files}
+    kept = set[str]()
+    for name in _listed_before(out) - written:
+        if name.startswith("figures/") and not pictures:
+            kept |= {name} if (out / name).is_file() else set()
+        else:
+            (out / name).unlink(missing_ok=True)
+    return sorted(written | kept)
+
+
+def _listed_before(out: Path) -> set[str]:
+    """The tables and figures that the report before has written, as its report.json says.
+
+    That file may be anybody's: no other names than those of tables and figures are taken from it.
+    """
+    possible = {f"{folder}/{name}.{ending}" for folder, kinds in ENDINGS.items() for name in NAMES for ending in kinds}
+    try:
+        found = read_json(out / "report.json", MOST_JSON)[LISTED]
+        return possible & {name for name in found if isinstance(name, str)}
+    except (OSError, ValueError, TypeError, KeyError):  # there is none, or it is of an older version
+        return set()

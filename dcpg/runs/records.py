@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_record
 from functools import cache, cached_property
@@ -25,12 +25,15 @@ from dcpg.methods import METHODS
 from dcpg.methods.drac import DrAC
 from dcpg.settings import dotted
 from dcpg.storage.files import read_json, read_regular
-from dcpg.storage.rows import LARGEST, MOST_ROWS, SPLITS, Evaluation, Metrics, Summary, parse, parse_rows
+from dcpg.storage.rows import MOST_ROWS, SPLITS, VALUES, Evaluation, Metrics, Summary, parse, parse_rows
 from dcpg.storage.rundir import RunDirectory
-from dcpg.text import counted, printable
+from dcpg.text import counted, is_name, printable
 
 NEWEST = 3  # evaluations that keep their single episodes
 MOST_ANALYSIS = 64_000_000  # bytes
+LARGEST_RETURN = 1e70  # or a value or a measurement: the squares of variances are finite
+LONGEST_LABEL = 2000  # characters of a method and its variant
+LONGEST_PROBLEM = 2000  # of a note: it may quote a value of megabytes
 
 STIFFNESS = {  # field of a Measurement -> column of metrics.jsonl
     "stiffness": "stiffness", "sign_free": "stiffness_sign_free", "sign_agreement": "stiffness_sign_agreement",
@@ -211,6 +214,10 @@ class Problem:
     path: Path
     text: str
 
+    def __post_init__(self) -> None:
+        if len(self.text) > LONGEST_PROBLEM:
+            object.__setattr__(self, "text", f"{self.text[: LONGEST_PROBLEM - 3]}...")
+
 
 Cache = dict[Path, tuple[tuple[Any, ...], tuple[Record, list[str]]]]  # run -> its files' sizes and times, what was read
 
@@ -266,7 +273,9 @@ def told_apart(records: list[Record]) -> list[Record]:
         if len(known) > 1:
             name = known[_kind(record.written.environment)]
             if list(known.values()).count(name) > 1 and record.written.environment is not None:
-                name += f", tested on {record.written.environment.test_id}, {record.written.environment.spaces}"
+                name += (
+                    f", tested on {printable(record.written.environment.test_id)}, {record.written.environment.spaces}"
+                )
             record = replace_record(record, game=f"{record.config.game} ({name})")
         found.append(record)
     return found
@@ -276,15 +285,58 @@ def _kind(own: Environment | None) -> Any:
     return (own.id, own.test_id, own.spaces) if own is not None else None
 
 
+OWN_FOLDERS = ("checkpoints", "milestones", "tb", "analysis", "wandb")  # of a run: no other run lies in them
+
+
 def _run_directories(top: Path, problems: list[Problem]) -> Iterable[Path]:
+    """Runs at or below a folder, also those that lie below another run.
+
+    Inside a run, a folder needs rows or checkpoints to be one: an export has a config.json too.
+    """
+
     def note(error: OSError) -> None:
         problems.append(Problem(Path(error.filename), f"left out: it cannot be opened ({error.strerror})"))
 
-    for folder, below, files in os.walk(top, onerror=note):
-        # another program's config.json may lie above the runs
-        if "config.json" in files and (not below or {*files, *below} & {"eval.jsonl", "checkpoints"}):
-            below.clear()
+    inside = {str(top): False}  # folder -> whether it lies in a run
+    for folder, below, files in walk(top, note):
+        within = inside.pop(folder)
+        is_run = "config.json" in files and bool({*files, *below} & {"eval.jsonl", "checkpoints"})
+        # another program's config.json may lie above the runs; a lone one may be a run that has lost the rest
+        is_run = is_run or ("config.json" in files and not below and not within)
+        if is_run:
+            below[:] = [name for name in below if name not in OWN_FOLDERS]
             yield Path(folder)
+        inside |= {os.path.join(folder, name): within or is_run for name in below}
+
+
+def walk(
+    top: Path, onerror: Callable[[OSError], None] = lambda error: None
+) -> Iterator[tuple[str, list[str], list[str]]]:
+    """As `os.walk`, which is recursive before Python 3.12 and fails in a thousand nested folders.
+
+    Each folder with the names of the folders in it, which the caller may shorten, and of all else. Links to folders are
+    among the former, and are not followed.
+    """
+    left = [str(top)]
+    while left:
+        folder, below, files, links = left.pop(), list[str](), list[str](), set[str]()
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    (below if _is_folder(entry) else files).append(entry.name)
+                    links |= {entry.name} if entry.is_symlink() else set()
+        except OSError as error:
+            onerror(error)
+            continue
+        yield folder, below, files
+        left += [os.path.join(folder, name) for name in reversed(below) if name not in links]
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def without_duplicates(records: list[Record], problems: list[Problem]) -> list[Record]:
@@ -319,6 +371,8 @@ def read_run(path: Path) -> tuple[Record, list[str]]:
     run, notes = RunDirectory(path), list[str]()
     written = parse_written(run.read_config(), "config.json", code=False)
     config = written.config
+    if not is_name(config.game):
+        raise BadInput(f"config.json: game is {printable(config.game)!r}, which is no name.")
     if config.preset not in PRESETS:
         raise unknown("preset", config.preset, PRESETS)
     _of_the_method(written.preset_values)  # refuses values that could not be compared
@@ -329,7 +383,10 @@ def read_run(path: Path) -> tuple[Record, list[str]]:
     evaluations[:-NEWEST] = [_without_episodes(evaluation) for evaluation in evaluations[:-NEWEST]]
     notes += [f"{name}: rows were changed after the run had written them" for name in _altered(run)]
     analyses = _analyses(run, config, evaluations[-1].steps if evaluations else 0, notes)
-    return Record(path, written, evaluations, _measurements(run, config, notes), analyses), notes
+    found = Record(path, written, evaluations, _measurements(run, config, notes), analyses)
+    if len(found.label) > LONGEST_LABEL:
+        raise BadInput(f"config.json: the variant {printable(found.label)!r} has {len(found.label):,} characters.")
+    return found, notes
 
 
 def _altered(run: RunDirectory) -> list[str]:
@@ -362,6 +419,9 @@ def _evaluation(row: Mapping[str, Any], where: str, config: Config) -> Evaluatio
         if split not in found.splits and not (own and split == "test"):  # your own may have no unseen levels
             raise BadInput(f"{where}: {split}_return is missing.")
     for split, episodes in found.splits.items():
+        for column, value in (("return", episodes.mean), *((name, getattr(episodes, name)) for name in VALUES)):
+            if abs(value) > LARGEST_RETURN:
+                raise BadInput(f"{where}: {split}_{column} is {value:g}, which is not a return.")
         if not own and not all(0 <= level < ALL_LEVELS for level in episodes.levels or ()):
             raise BadInput(f"{where}: {split}_levels are not level seeds.")
     return found
@@ -406,35 +466,40 @@ def _analyses(run: RunDirectory, config: Config, steps: int, notes: list[str]) -
             expected = {"analysis": name, "method": config.method, "game": config.game, "seed": config.seed}
             if {key: plain[key] for key in expected} != expected:
                 raise BadInput("it is of another run")
-            check(plain)
-            if plain["steps"] < steps:
-                raise BadInput(f"it is of the weights at {plain['steps']:,} steps; run `dcpg analyse {name}` again")
-            found[name] = plain
+            kept = check(plain)
+            if kept["steps"] < steps:
+                raise BadInput(f"it is of the weights at {kept['steps']:,} steps; run `dcpg analyse {name}` again")
+            found[name] = kept
         except (OSError, ValueError, TypeError, KeyError, AttributeError, BadInput) as error:
             notes.append(f"analysis/{name}.json was passed over ({error})")
     return found
 
 
-def _check_ood_actions(plain: Any) -> None:
-    for name in ("mean", "std", "raw_mean", "raw_std", "transitions", "left_out", "steps"):
-        if _number(plain[name], name) < 0:
-            raise BadInput(f"{name} is {_short(plain[name])}")
-    if plain["transitions"] < 1:
+def _check_ood_actions(plain: Any) -> dict[str, Any]:
+    """The columns that are checked, and no others."""
+    kept = {name: plain[name] for name in ("mean", "std", "raw_mean", "raw_std", "transitions", "left_out", "steps")}
+    for name, value in kept.items():
+        if _number(value, name) < 0:
+            raise BadInput(f"{name} is {_short(value)}")
+    if kept["transitions"] < 1:
         raise BadInput("no transition was counted")
+    return kept
 
 
-def _check_levels(plain: Any) -> None:
+def _check_levels(plain: Any) -> dict[str, Any]:
+    """The columns that are checked, and no others."""
     _number(plain["steps"], "steps")
+    kept: dict[str, Any] = {"steps": plain["steps"]}
     for split in SPLITS:
         levels, returns = plain[split]["levels"], plain[split]["returns"]
         if len(levels) != len(returns) or not all(type(n) is int and 0 <= n < ALL_LEVELS for n in levels):
             raise BadInput(f"{split} does not have one return per level")
-        for value in returns:
-            _number(value, f"{split} returns")
+        kept[split] = {"levels": list(levels), "returns": [_number(value, f"{split} returns") for value in returns]}
+    return kept
 
 
 def _number(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST_RETURN:
         raise BadInput(f"{where} is {_short(value)}, not a number.")
     return float(value)
 

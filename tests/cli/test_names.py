@@ -17,9 +17,9 @@ from dcpg.analysis.many import Analysed
 from dcpg.cli.analyse_display import AnalyseDisplay
 from dcpg.cli.sweep_display import SweepDisplay
 from dcpg.config import environments
-from dcpg.errors import BadInput
+from dcpg.errors import BadInput, unknown
 from dcpg.sweep.view import view_directory
-from dcpg.text import one_line, printable
+from dcpg.text import csv_cell, csv_text, one_line, printable
 from dcpg.training.display import RunDisplay
 from tests import synthetic
 from tests.cli.test_cli import TINY, run
@@ -28,6 +28,7 @@ PACKAGE = Path(__file__).parents[2] / "dcpg"
 # a title for the window, colours in 7 and 8 bits, a forged line, text turned around, no width, half a character
 WORDS = "n\x1b]0;title\x07\x1b[31m\x9b1m\r\nFinished: all\t\u202eback\u2066\u200b\ud800[bold]b[/bold][link=x]:bomb:"
 SHOWN = "n?]0;title??[31m?1m??Finished: all??back???[bold]b[/bold][link=x]:bomb:"
+WHOLE = WORDS.replace("\ud800", "")  # as the name of a method or an environment may be
 NAME = WORDS.replace("\ud800", "?").replace("/", "?")  # of a file
 
 
@@ -43,6 +44,21 @@ def test_text_on_one_line() -> None:
     assert len(printable(WORDS * 20)) == 300
     assert len(one_line(WORDS * 20)) == 20 * len(SHOWN)
     assert str(BadInput(f"It is {WORDS}.")) == f"It is {SHOWN}."
+
+
+def test_a_spreadsheet_computes_no_cell() -> None:
+    for words in ("=1+1", "+1+1", "-1+1", "@SUM(1)", "\uff1d1", " =1", "-1 2", "-a", "--1"):
+        assert csv_cell(words) == f"'{words}"
+    assert [csv_cell(words) for words in ("\t=1", "\r=1", "\n-a", "\ud800=1")] == ["?=1", "?=1", "?-a", "?=1"]
+    assert csv_cell("a;=1;b; -2") == "a;'=1;b;' -2"  # where the semicolon separates cells
+    for same in ("-1.5", "-1e-05", "1.5e+16", "-3", "-", "", "3-4", "a=1", "dcpg+f", "seed 1, x-y"):
+        assert csv_cell(same) == same
+    assert csv_text([["=1", 'a "b", c'], [-1.5, 2]]) == '\'=1,"a ""b"", c"\n-1.5,2\n'
+
+
+def test_unknown_names_are_cut() -> None:
+    assert len(str(unknown("preset", "x" * 3_000_000, ["tiny", "paper"]))) < 400
+    assert "did you mean 'paper'?" in str(unknown("preset", "papre", ["tiny", "paper"]))
 
 
 def test_everything_that_is_printed_goes_through_one_function() -> None:
@@ -64,7 +80,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = {"evaluation.max_steps": 10, "evaluation.episodes": 2, "network.features": 8}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(environments, "NAME", re.compile("(?s:.*)"))  # a name that --name would refuse
-        dcpg.train("ppo", env="CartPole-v1", test_env="CartPole-v1", name=WORDS, preset="tiny", steps=128, out=out,
+        dcpg.train("ppo", env="CartPole-v1", test_env="CartPole-v1", name=WHOLE, preset="tiny", steps=128, out=out,
                    settings=settings)  # fmt: skip
     synthetic.configured(lambda plain: plain.update(versions={WORDS: WORDS}))(out)
     return out
@@ -109,9 +125,9 @@ COMMANDS = (["resume"], ["eval"], ["record"], ["export"], ["analyse", "values"],
 def test_runs_of_strangers(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     """Methods and plugins with such names, text for numbers, and a sweep that names them."""
     top = tmp_path / NAME
-    path = synthetic.of_a_stranger(top / "runs" / "one", WORDS)
+    path = synthetic.of_a_stranger(top / "runs" / "one", WHOLE)
     synthetic.configured(lambda plain: plain.update(init=None))(path)
-    synthetic.of_a_stranger(top / "runs" / "two", WORDS, 1)
+    synthetic.of_a_stranger(top / "runs" / "two", WHOLE, 1)
     synthetic.edit("eval.jsonl", lambda rows: rows[0].update({WORDS: WORDS, "train_return": WORDS}))(top / "runs/two")
     configs = [json.loads((top / "runs" / name / "config.json").read_text()) for name in ("one", "two")]
     jobs = [{"label": WORDS, "config": config, "analyses": [WORDS]} for config in configs]

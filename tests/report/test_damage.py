@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 
+from dcpg.report.figures import game_title, method_title
+from dcpg.report.write import write_report
 from dcpg.runs.records import read
+from dcpg.text import LONGEST_DRAWN
 from tests.report.grid import Command, Figure, assert_cell, deviation, mean, read_csv
-from tests.synthetic import Row, configuration, configured, edit, few, lines, some, stiffness_rows
+from tests.synthetic import Row, configuration, configured, edit, few, lines, of_a_stranger, some, stiffness_rows
 
 
 def put(number: int, **values: Any) -> Callable[[Path], None]:
@@ -130,6 +133,76 @@ def test_damaged_runs_are_told_and_not_counted(
     assert (f"{unfinished} unfinished runs are not counted." in text) == bool(unfinished)
 
 
+def renamed(**changes: Any) -> Callable[[Path], None]:
+    """Change the names that config.json records of a plugin and of an environment."""
+
+    def change(plain: Row) -> None:
+        plain |= {"game": f"own:{changes.get('name', 'x')}", **changes.get("plain", {})}
+        plain["environment"] |= {key: changes[key] for key in ("name", "id", "test_id") if key in changes}
+        plain["plugins"][0] |= changes.get("plugin", {})
+
+    return configured(change)
+
+
+@pytest.mark.parametrize("size", [1e100, 1e69])
+def test_returns_beyond_any_bound_do_not_end_a_report(size: float, tmp_path: Path) -> None:
+    few(tmp_path / "runs", ("ppo", "ppg", "dcpg"), (0, 1, 2))
+    for number, sign in enumerate((1, -1, 1)):
+        path = some(tmp_path / "runs" / f"far-{number}", "ddcpg", "bigfish", number).path
+        put(2, test_return=sign * size, test_returns=[sign * size] * 3)(path)
+    made = write_report([tmp_path / "runs"], tmp_path / "out", pictures=False)
+    told = [problem.text for problem in made.problems if "far-" in str(problem.path)]
+    assert len(told) == (3 if size > 1e70 else 0)
+    assert all("row 3: test_return is" in text and "which is not a return" in text for text in told)
+
+
+def test_a_method_that_nobody_explained_does_not_end_a_report(tmp_path: Path) -> None:
+    configured(lambda plain: plain.update(explained=""))(of_a_stranger(tmp_path / "runs" / "one", "x"))
+    write_report([tmp_path / "runs"], tmp_path / "out", pictures=False)
+    data = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert list(data["algorithms"].values()) == ["not recorded"]
+
+
+STRANGERS: list[tuple[Callable[[Path], None], str]] = [
+    (renamed(name="n" * 20_000), "environment is not what a run records of one (a name is no text of at most 300"),
+    (renamed(name="n\ud800"), "environment is not what a run records of one (a name is no text of at most 300"),
+    (renamed(id="n" * 200_000), "environment is not what a run records of one (an id is no text of at most 100,000"),
+    (renamed(test_id="n" * 200_000), "environment is not what a run records of one (an id is no text of at most"),
+    (renamed(plugin={"name": "m" * 20_000}), "plugins is not a list of what was declared outside of dcpg."),
+    (renamed(plugin={"name": "m\udfff"}), "plugins is not a list of what was declared outside of dcpg."),
+    (renamed(plugin={"plugin": "p" * 200_000}), "plugins is not a list of what was declared outside of dcpg."),
+    (renamed(plain={"plugins": [{}] * 100_000}), "plugins is not a list of what was declared outside of dcpg."),
+    (renamed(name="n" * 400, plain={"environment": {}}), "environment is not what a run records of one"),
+    (configured(lambda c: c.update(game="own:" + "n" * 400, environment=None)), "config.json: game is 'own:nnn"),
+    (configured(lambda c: c["algorithm"].update(gamma="g" * 20_000)), "characters."),
+    (configured(lambda c: c.update(preset="p" * 3_000_000)), "left out: Unknown preset 'ppp"),
+    (configured(lambda c: c.update(preset_values="p" * 3_000_000)), "left out: config.json: preset_values is 'ppp"),
+]
+
+
+def test_runs_with_names_of_any_length_are_left_out(tmp_path: Path) -> None:
+    """Nobody draws them, and no message has megabytes. Ids may be long: they have the values that a function got."""
+    kept = of_a_stranger(tmp_path / "kept", "x")
+    renamed(name="n" * 296, id="i" * 90_000, plugin={"plugin": "/p" * 2000})(kept)
+    damaged = {}
+    for number, (damage, words) in enumerate(STRANGERS):
+        path = of_a_stranger(tmp_path / f"{number}", "x", number)
+        damage(path)
+        damaged[path] = words
+    records, problems = read([tmp_path])
+    assert [record.path for record in records] == [kept]
+    assert [str(problem.path) for problem in problems] == sorted(map(str, damaged))
+    for problem in problems:
+        assert damaged[problem.path] in problem.text
+        assert len(problem.text) <= 2000
+
+
+def test_long_names_are_cut_in_figures(tmp_path: Path) -> None:
+    renamed(name="n" * 296)(of_a_stranger(tmp_path / "run", "x"))
+    assert len(game_title(read([tmp_path])[0][0].game)) == LONGEST_DRAWN
+    assert method_title(f"dcpg [gamma={'g' * 1900}]").endswith("ggg...")
+
+
 WHOSE = {"method": "ddcpg", "game": "bigfish"}
 GOOD_LEVELS = WHOSE | {
     "analysis": "levels",
@@ -188,8 +261,9 @@ def test_analyses_that_are_garbage_are_passed_over(tmp_path: Path, command: Comm
     assert read_csv(tmp_path / "out" / "tables" / "table1.csv")["BigFish", "DDCPG"]["seeds"] == str(len(GARBAGE))
     assert command(tmp_path / "runs", "table10", "--out", tmp_path / "out")[0] == 2
     # and what is none is kept
-    for name, kept in good.items():
-        (paths[0] / "analysis" / f"{name}.json").write_text(json.dumps(kept | {"seed": 0}))
+    for name, kept in good.items():  # without columns that no report reads, however long
+        (paths[0] / "analysis" / f"{name}.json").write_text(json.dumps(kept | {"seed": 0, "more": [0] * 9}))
     (record, *_), notes = read([paths[0]])
     assert notes == []
-    assert record.analyses == {name: kept | {"seed": 0} for name, kept in good.items()}
+    whose = ("analysis", "method", "game", "seed")
+    assert record.analyses == {n: {k: v for k, v in kept.items() if k not in whose} for n, kept in good.items()}

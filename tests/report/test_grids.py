@@ -13,7 +13,7 @@ import pytest
 from dcpg.report.write import write_report
 from tests.browser import View
 from tests.report.grid import RANGES, SCORE, Command, deviation, mean
-from tests.synthetic import Run, edit, some
+from tests.synthetic import Run, configured, edit, of_a_stranger, some
 
 MIN_MAX = "Mean of min-max scores"
 T_975 = {1: 12.706205, 2: 4.302653}  # Student's t, by degrees of freedom
@@ -227,3 +227,19 @@ def test_rows_of_several_settings_have_no_score_that_means_different_returns(nam
     blocks = {key[0] for key in table(tmp_path / "out", name)}
     assert blocks == ({MIN_MAX, "BigFish"} if name == "levels.count" else {"BigFish"})
     assert ("No min-max scores" in text) == (name == "env.mode")
+
+
+def test_names_of_strangers_are_no_formulae(tmp_path: Path) -> None:
+    """Neither the name of a method and an environment nor the value of a setting; halves of characters are written."""
+    words = '=HYPERLINK("http://example.org")'
+    for number, gamma in enumerate((f"@{words}", f"+{words}\ud800")):
+        path = of_a_stranger(tmp_path / "runs" / str(number), words)
+        method = {"kind": "method", "name": words, "plugin": "m.py", "sha256": ""}
+        configured(
+            lambda plain, gamma=gamma, method=method: plain.update(
+                init=None, method=words, plugins=[method], algorithm=plain["algorithm"] | {"gamma": gamma}
+            )
+        )(path)
+    write_report([tmp_path / "runs"], tmp_path / "out", ["grid"])
+    rows = table(tmp_path / "out", "gamma")
+    assert list(rows) == [(f"'{words}", f"'{words}", f"'+{words}?"), (f"'{words}", f"'{words}", f"'@{words}")]

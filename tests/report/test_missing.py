@@ -21,7 +21,7 @@ from dcpg.report.comparison import StiffnessRuns, compare
 from dcpg.report.missing import missing
 from dcpg.runs.records import read, setting_today
 from tests.report.grid import COUNTS, GAMES, STIFF_GAMES, Built
-from tests.synthetic import LAPTOP_NOW, TINY_SIZES, edit, of_schema_5, some
+from tests.synthetic import LAPTOP_NOW, TINY_SIZES, configured, edit, of_schema_5, some
 
 
 def parsed(line: str) -> Config:
@@ -183,3 +183,34 @@ def test_no_command_is_given_for_runs_that_could_not_be_compared(
     assert resumed == 1
     monkeypatch.setitem(PRESETS, "laptop", LAPTOP_NOW)
     assert trainings() == (0, 1)
+
+
+def test_commands_name_no_code_that_a_config_json_names(tmp_path: Path) -> None:
+    """Neither for a method that is unknown here nor for one of dcpg; the sources stand in the description."""
+    evil = str(tmp_path / "runs" / "evil.py")
+    spaces = {"shape": [4], "dtype": "float32", "actions": 2, "frame": [4], "first_action": 0, "stack": 1}
+    own = {"name": "e", "id": f"{evil}:make", "test_id": f"{evil}:test", "kind": "code", "spaces": spaces}
+    plugins = [{"kind": "method", "name": "m", "plugin": evil, "sha256": ""}]
+    plugins.append({"kind": "encoder", "name": "x", "plugin": f"{evil}2", "sha256": ""})
+    for seed in (0, 1):
+        some(tmp_path / "runs" / f"known{seed}", "ppo", "bigfish", seed)
+        configured(lambda plain: plain.update(plugins=plugins))(tmp_path / "runs" / f"known{seed}")
+    unfinished = some(tmp_path / "runs" / "unknown", "dcpg").path
+    edit("eval.jsonl", lambda rows: rows.pop() and None)(unfinished)
+    usual = {"algorithm.gamma": 0.9}
+    configured(
+        lambda plain: plain.update(method="m", game="own:e", environment=own, plugins=plugins, method_values=usual)
+    )(unfinished)
+    records, problems = read([tmp_path])
+    found = missing(compare(records, problems), StiffnessRuns(records))
+    commands = [command for entry in found for command in entry.commands]
+    assert not [command for command in commands if "evil" in command]
+    for verb in ("dcpg train ppo", "dcpg resume", "dcpg analyse levels", "dcpg record"):
+        chosen = [command for command in commands if command.startswith(verb) and "stiffness" not in command]
+        assert chosen
+        assert all("--plugin FILE.py --plugin FILE2.py" in command for command in chosen)
+    (resume,) = [command for command in commands if command.startswith("dcpg resume")]
+    assert resume.endswith(" --env FILE.py:make --test-env FILE.py:make_test")
+    (entry,) = [entry for entry in found if resume in entry.commands]
+    for source in (f"method m of {evil}", f"encoder x of {evil}2", f"environment e of {evil}:make and {evil}:test"):
+        assert source in entry.what

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dcpg.report import write as making
 from dcpg.report.write import write_report
-from tests.report.grid import NAMES, SCORE, Command, Figure, assert_cell, deviation, mean, papers, read_csv
+from tests.report.grid import NAMES, SCORE, Command, Figure, assert_cell, deviation, mean, papers, plotted_of, read_csv
 from tests.synthetic import Row, edit, few, some
 
 
@@ -115,3 +117,57 @@ def test_nobody_gains_by_a_game_that_is_left_out(tmp_path: Path) -> None:
     assert "Without a score, because a finished run is missing: DCPG (Maze)." in data["headline"]["shared"]
     fair = made.comparison.fair(["ppo", "dcpg"], "test", ["bigfish"])
     assert (fair.methods, fair.lacking) == (["ppo", "dcpg"], {})
+
+
+@pytest.fixture
+def uneven(tmp_path: Path) -> Path:
+    """Two methods with three seeds on BigFish; PPO has three on Maze too, DCPG one."""
+    few(tmp_path / "runs", ("ppo",), (0, 1, 2))
+    for game, seeds in (("bigfish", (0, 1, 2)), ("maze", (0,))):
+        for seed in seeds:
+            some(tmp_path / "runs" / f"dcpg-{game}-{seed}", "dcpg", game, seed)
+    return tmp_path
+
+
+def test_a_score_with_one_seed_on_a_game_has_no_interval_anywhere(
+    uneven: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plotted: dict[str, dict[str, Any]] = {}
+    original = making._write_figures
+
+    def look_and_write(figures: Any, *more: Any) -> list[Path]:
+        plotted.update({name: plotted_of(figure) for name, figure in figures.items()})
+        return original(figures, *more)
+
+    monkeypatch.setattr(making, "_write_figures", look_and_write)
+    write_report([uneven / "runs"], uneven / "out")
+    data = json.loads((uneven / "out" / "report.json").read_text())
+    headline = data["headline"]
+    for method, there in (("ppo", True), ("dcpg", False)):
+        found = [headline["normalised"][split][method] for split in ("train", "test")]
+        found += [*headline["minmax"][method].values(), data["profiles"][method], data["efficiency"][method]]
+        assert {(one["low"] is not None, one["high"] is not None) for one in found} == {(there, there)}
+    assert [(one["low"], one["high"], one["seeds"]) for one in data["improvement"]] == [(None, None, [1, 3])] * 2
+    assert [len(panel["bars"]) for panel in plotted["figure15"]["panels"]] == [1, 1, 1, 1]
+    assert [[line["marker"] for line in p["lines"]].count("o") for p in plotted["figure15"]["panels"]] == [1, 1, 1, 1]
+    for name in ("profiles", "sample-efficiency"):
+        (panel,) = plotted[name]["panels"]
+        assert (len(panel["lines"]), len(panel["bands"])) == (2, 1)
+
+
+def test_the_page_draws_no_interval_that_it_denies(uneven: Path, look: Any) -> None:
+    write_report([uneven / "runs"], uneven / "out", pictures=False)
+    view = look((uneven / "out" / "report.html").as_uri())
+    assert "none: one seed on a game (1-3)" in view.page.inner_text("#overview")
+    view.page.evaluate("dcpgReport.drawAll()")
+    errors = view.page.eval_on_selector(
+        "#overview .chart", "n => [n.data[0].error_x.array, n.data[0].error_x.arrayminus]"
+    )
+    assert [[end is not None for end in ends] for ends in errors] == [[True, False], [True, False]]
+    bands = view.page.eval_on_selector_all(
+        "#statistics .chart", "nodes => nodes.map((n) => n.data.filter((t) => t.meta === 'band').length)"
+    )
+    assert bands == [1, 1, 0]
+    titles = view.page.eval_on_selector_all("#statistics .chart", "nodes => nodes.map((n) => n.layout.title.text)")
+    assert titles[2] == "Probability that the row beats the column, 1 to 3 seeds"
+    assert view.errors == []

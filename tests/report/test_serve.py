@@ -123,6 +123,48 @@ def test_a_connection_has_a_time_limit(served: int, part: bytes, monkeypatch: py
             raise AssertionError("it went on")
 
 
+def test_the_usual_port_may_be_left_out(served: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A browser asks for `localhost` if the port is 80, which needs rights that tests do not have."""
+    assert [ask(served, "/version", host=host)[0] for host in ("localhost", "127.0.0.1")] == [403, 403]
+    monkeypatch.setattr(serve, "HTTP_PORT", served)
+    hosts = ("localhost", "127.0.0.1", f"localhost:{served}", "evil.example", "evil.example:80", "")
+    assert [ask(served, "/version", host=host)[0] for host in hosts] == [200, 200, 200, 403, 403, 403]
+
+
+def test_a_mistake_in_one_report_does_not_end_the_watching(tmp_path: Path) -> None:
+    run = synthetic.some(tmp_path / "runs" / "one", "ppo").path
+    stop, shown, written = threading.Event(), list[str](), list[Any]()
+
+    def write(draw: bool) -> Any:
+        written.append(draw)
+        if len(written) == 2:
+            raise OverflowError(34, "Numerical result out of range")
+        return write_report([tmp_path / "runs"], tmp_path / "out", pictures=False)
+
+    def wait_for(count: int) -> None:
+        for _ in range(600):
+            if len(written) >= count and (count != 2 or len(shown) > 1):
+                return
+            threading.Event().wait(0.05)
+        raise AssertionError(shown)
+
+    given = ([tmp_path / "runs"], tmp_path / "out", 0, write)
+    more = {"every": 0.05, "show": shown.append, "stop": stop}
+    thread = threading.Thread(target=serve_report, args=given, kwargs=more, daemon=True)
+    thread.start()
+    try:
+        wait_for(1)
+        for count in (2, 3):
+            (run / "replay.mp4").write_bytes(b"x" * count)
+            wait_for(count)
+        assert "OverflowError" in shown[1]
+        assert "Numerical result out of range" in shown[1]
+        assert thread.is_alive()
+    finally:
+        stop.set()
+        thread.join(60)
+
+
 def test_a_port_in_use_is_one_sentence() -> None:
     first = ReportServer(0)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -111,18 +112,22 @@ def test_what_is_no_longer_possible_is_removed_and_nothing_else(tmp_path: Path) 
     older = [f"tables/{name}.{ending}" for name in ALL_TABLES for ending in ("csv", "md", "tex")]
     older += [f"figures/{name}.{ending}" for name in FIGURES for ending in ("png", "pdf")]
     mine = ["tables/mine.csv", "tables/table1.txt", "tables/table12.csv", "figures/figure2.svg", "figures/mine.png",
-            "figures/table1.csv", "table1.csv", "figure2.png", "notes/table3.csv", "README"]  # fmt: skip
+            "figures/table1.csv", "table1.csv", "figure2.png", "notes/table3.csv", "README",
+            "figures/figure3.png", "figures/figure3.pdf", "tables/table2.csv"]  # fmt: skip
     for name in (*older, *mine):
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_text("older")
+    listed = [name for name in older if name not in mine]
+    (out / "report.json").write_text(json.dumps({"files": [*listed, "README", "../runs/ppo/config.json", 7, None]}))
     first = write_report([tmp_path / "runs"], out, ["table1"])
-    assert files_in(out) == sorted([*older, *mine])
+    assert files_in(out) == sorted({*older, *mine, "report.json"})
     assert first.tables == ["table1"]
     second = write_report([tmp_path / "runs"], out, pictures=False)
-    figures = [name for name in older if name.startswith("figures/")]
+    figures = [name for name in listed if name.startswith("figures/")]
     tables = [f"tables/{name}.{ending}" for name in ("table1", "table7", "claims") for ending in ("csv", "md", "tex")]
     assert second.tables == ["table1", "table7", "claims"]
     assert files_in(out) == sorted([*tables, *figures, *mine, "report.html", "report.json"])
+    assert json.loads((out / "report.json").read_text())["files"] == sorted([*tables, *figures])
     for name in (*mine, *figures):
         assert (out / name).read_text() == "older"
     third = write_report([tmp_path / "runs"], out)
@@ -132,7 +137,26 @@ def test_what_is_no_longer_possible_is_removed_and_nothing_else(tmp_path: Path) 
     assert sorted(p.relative_to(out).as_posix() for p in third.files) == sorted(
         [*tables, *drawn, "report.html", "report.json"]
     )
+    data = json.loads((out / "report.json").read_text())
+    assert data["files"] == sorted([*tables, *drawn])
+    assert data["figures"] == third.figures  # not the user's own figure3.pdf
     for name in mine:
         assert (out / name).read_text() == "older"
     for name in drawn:
         assert (out / name).stat().st_size > 3000
+    assert (tmp_path / "runs" / "ppo" / "config.json").is_file()
+
+
+@pytest.mark.parametrize("text", [None, "{}", "[]", "7", "torn {", '{"files": 3}', '{"files": "tables/table2.csv"}'])
+def test_without_a_list_of_the_report_before_nothing_is_removed(text: str | None, tmp_path: Path) -> None:
+    """There was none, it was of an older version, or its file is another one."""
+    some(tmp_path / "runs" / "ppo", "ppo")
+    mine = ["figures/figure2.pdf", "figures/profiles.png", "tables/table2.csv", "tables/grid.md"]
+    for name in mine:
+        (tmp_path / "out" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "out" / name).write_text("mine")
+    if text is not None:
+        (tmp_path / "out" / "report.json").write_text(text)
+    write_report([tmp_path / "runs"], tmp_path / "out", pictures=False)
+    assert [(tmp_path / "out" / name).read_text() for name in mine] == ["mine"] * len(mine)
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["figures"] == []

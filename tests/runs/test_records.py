@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from dcpg.config.presets import PRESETS
 from dcpg.config.resolve import resolve
 from dcpg.config.schema import OWN, Config
 from dcpg.errors import BadInput
-from dcpg.runs.records import NEWEST, Record, read, read_run, setting_today, variant_of
+from dcpg.report.serve import file_states
+from dcpg.runs.records import NEWEST, Problem, Record, read, read_run, run_directories, setting_today, variant_of
 from tests.synthetic import LAPTOP_NOW, configuration, edit, lines, of_schema_5, rows_of, some, stiffness_rows, write
 
 
@@ -26,6 +28,59 @@ def test_of_two_runs_of_a_seed_the_furthest_is_taken(tmp_path: Path) -> None:
     config = configuration("dcpg", "bigfish", 0, preset="tiny")
     (measured_too / "metrics.jsonl").write_text("".join(lines(stiffness_rows(config, random.Random(0)))))
     assert [record.path.name for record in read([tmp_path])[0]] == ["c"]
+
+
+def test_runs_below_a_run_are_found_and_what_belongs_to_it_is_not_one(tmp_path: Path) -> None:
+    outer = some(tmp_path / "outer", "dcpg").path
+    wanted = [outer, some(outer / "more" / "inner", "dcpg", seed=1).path, some(outer / "retry", "dcpg", seed=2).path]
+    wanted.append(some(outer / "retry" / "again" / "and again", "dcpg", seed=3).path)
+    for own in ("checkpoints", "milestones", "tb", "analysis", "wandb"):
+        some(outer / own / "copy", "dcpg", seed=4)
+    for name in ("export", "retry/export"):  # config.json and weights
+        (outer / name).mkdir()
+        (outer / name / "config.json").write_bytes((outer / "config.json").read_bytes())
+        (outer / name / "weights.safetensors").write_text("")
+    (outer / "link").symlink_to(some(tmp_path.parent / f"{tmp_path.name}-elsewhere", "dcpg", seed=5).path)
+    other = tmp_path / "other"  # a configuration of another program above runs, and one that has lost its rows
+    wanted.append(some(other / "deep" / "run", "ppo").path)
+    (other / "config.json").write_text("{}")
+    wanted.append(some(tmp_path / "lost", "ppo", seed=1).path)
+    (wanted[-1] / "eval.jsonl").unlink()
+    assert run_directories([tmp_path]) == (sorted(wanted), [])
+    records, problems = read([tmp_path])
+    assert [record.path for record in records] == sorted(wanted)
+    assert problems == []
+
+
+def test_a_folder_that_cannot_be_opened_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, shut, scandir = some(tmp_path / "run", "dcpg").path, tmp_path / "shut", os.scandir
+    shut.mkdir()
+
+    def refused(folder: str) -> Any:
+        if folder == str(shut):
+            raise PermissionError(13, "Permission denied", folder)
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    problem = Problem(shut, "left out: it cannot be opened (Permission denied)")
+    assert run_directories([tmp_path]) == ([run], [problem])
+
+
+def test_folders_may_be_nested_deeply(tmp_path: Path) -> None:
+    some(tmp_path / "run", "dcpg")
+    made, deep = [], tmp_path
+    for _ in range(1400):
+        deep = deep / "d"
+        deep.mkdir()
+        made.append(deep)
+    (deep / "config.json").write_text("{}")
+    try:
+        assert run_directories([tmp_path]) == ([deep, tmp_path / "run"], [])
+        assert next(name for name, *_ in file_states([tmp_path])) == str(deep / "config.json")
+    finally:  # what removes the folders of tests is recursive, too
+        (deep / "config.json").unlink()
+        for folder in reversed(made):
+            folder.rmdir()
 
 
 def test_only_the_newest_evaluations_keep_their_episodes(tmp_path: Path) -> None:

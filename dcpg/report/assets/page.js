@@ -202,7 +202,7 @@
         const rows = list.map((m) => value(m));
         const names = list.map((m) => methods.get(m).title);
         const traces = [{ type: "scatter", mode: "markers", name: "these runs", y: names, x: rows.map((r) => r.value), marker: { size: 11, color: list.map((m) => methods.get(m).colour) },
-          error_x: { type: "data", symmetric: false, array: rows.map((r) => r.high - r.value), arrayminus: rows.map((r) => r.value - r.low), thickness: 3, width: 6, color: c.soft },
+          error_x: { type: "data", symmetric: false, array: rows.map((r) => (r.high === null ? null : r.high - r.value)), arrayminus: rows.map((r) => (r.low === null ? null : r.value - r.low)), thickness: 3, width: 6, color: c.soft },
           hovertemplate: "%{y}: %{x:.3f}<extra></extra>" }];
         const known = rows.map((r, i) => [r.paper, names[i]]).filter((p) => p[0] !== null && p[0] !== undefined);
         if (known.length) {
@@ -214,7 +214,7 @@
       const papers = list.some((m) => value(m).paper !== null && value(m).paper !== undefined);
       box.append(el("div", {}, table(["method", "score", "95% interval (seeds)", ...(papers ? ["the paper"] : [])], list.map((m) => {
         const r = value(m);
-        const interval = r.seeds.split("-")[0] === "1" ? "none: one seed" : `${format(r.low, digits)} to ${format(r.high, digits)} (${r.seeds})`;
+        const interval = r.low === null ? `none: one seed${r.seeds === "1" ? "" : ` on a game (${r.seeds})`}` : `${format(r.low, digits)} to ${format(r.high, digits)} (${r.seeds})`;
         return [methods.get(m).title, format(r.value, digits) + (r.std !== null && r.std !== undefined ? ` ± ${format(r.std, digits)}` : ""), interval, ...(papers ? [format(r.paper, digits)] : [])];
       })), ...(measure.value === "normalised" ? h.notes[split.value] : h.shared).map((n) => el("p", { class: "note" }, n)),
       papers && !D.is_papers ? el("p", { class: "note" }, "The paper's figures are of 25M steps and 10 seeds; these runs are shorter.") : null));
@@ -315,11 +315,11 @@
 
   // -- statistics
   if (D.headline.methods.length) {
-    const part = section("statistics", "Statistics", "Min-max normalised returns on unseen levels; bands are 95% intervals by stratified bootstrap over seeds.");
+    const part = section("statistics", "Statistics", "Min-max normalised returns on unseen levels; bands are 95% intervals by stratified bootstrap over seeds. A method with a single seed on a game has none.");
     const grid = el("div", { class: "charts few" });
     part.append(chips(), grid);
     live(grid, (box) => {
-      const lines = (rows) => Object.entries(rows).filter(([m]) => shown(m)).flatMap(([m, r]) => band(r.x, r.y, r.low, r.high, methods.get(m).colour, `${methods.get(m).title}, ${seeds(D.headline.minmax[m].iqm.seeds)}`));
+      const lines = (rows) => Object.entries(rows).filter(([m]) => shown(m)).flatMap(([m, r]) => band(r.x, r.y, r.low || [], r.high || [], methods.get(m).colour, `${methods.get(m).title}, ${seeds(D.headline.minmax[m].iqm.seeds)}`));
       const lacks = (text) => box.append(el("p", {}, text));
       if (Object.keys(D.efficiency).length) chart(box, () => ({ traces: lines(D.efficiency), layout: { title: "IQM over training", hovermode: "x unified", xaxis: { title: { text: "steps", font: { size: 11 } } }, yaxis: { title: { text: "IQM", font: { size: 11 } } } } }), "tall");
       else lacks("The IQM over training needs finished runs on Procgen with two evaluations.");
@@ -331,11 +331,14 @@
         chart(box, (c) => {
           const find = (x, y) => D.improvement.find((r) => r.label === x && r.over === y);
           const z = list.map((x) => list.map((y) => (find(x, y) || {}).value ?? null));
+          const range = (counts) => seeds(Math.min(...counts) === Math.max(...counts) ? counts[0] : `${Math.min(...counts)} to ${Math.max(...counts)}`);
+          const about = (r) => (!r ? "" : `${r.low === null ? "no interval" : `${format(r.low)} to ${format(r.high)}`}, ${range(r.seeds)}`);
+          const every = list.flatMap((x) => list.flatMap((y) => (find(x, y) || { seeds: [] }).seeds));
           const names = list.map((m) => methods.get(m).title);
           return { traces: [{ type: "heatmap", z, x: names, y: names, zmin: 0, zmax: 1, colorscale: [[0, "#b2485d"], [0.5, c.card], [1, "#2f8f6b"]], showscale: false, xgap: 2, ygap: 2,
             text: z.map((r) => r.map((v) => (v === null ? "" : v.toFixed(2)))), texttemplate: "%{text}",
-            hovertemplate: "P(%{y} better than %{x}) = %{z:.2f}<extra></extra>" }],
-            layout: { title: "Probability that the row beats the column", xaxis: { type: "category" }, yaxis: { type: "category", autorange: "reversed" }, margin: { l: 60, r: 10, t: 30, b: 60 } } };
+            customdata: list.map((x) => list.map((y) => about(find(x, y)))), hovertemplate: "P(%{y} better than %{x}) = %{z:.2f} (%{customdata})<extra></extra>" }],
+            layout: { title: `Probability that the row beats the column${every.length ? `, ${range(every)}` : ""}`, xaxis: { type: "category" }, yaxis: { type: "category", autorange: "reversed" }, margin: { l: 60, r: 10, t: 30, b: 60 } } };
         }, "tall");
       }
     });
