@@ -16,9 +16,8 @@ from dcpg.config.resolve import resolve
 from dcpg.envs.base import Spaces
 from dcpg.machine import estimate
 from dcpg.machine.automatic import settled
-from dcpg.machine.estimate import Costs, training
+from dcpg.machine.estimate import Costs
 from dcpg.machine.needs import Needs
-from dcpg.methods import METHODS
 from dcpg.seeding import generator, key, rand_seed
 from dcpg.storage.rows import Evaluation, Metrics
 from dcpg.sweep.view import view_directory
@@ -231,14 +230,6 @@ def test_counts_as_people_say_them() -> None:
     assert [counted(n, noun) for n, noun in ((1, "process"), (2, "process"), (1, "minibatch"), (8, "minibatch"))] == [
         "1 process", "2 processes", "1 minibatch", "8 minibatches",
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_estimates_grow_with_the_run(name: str) -> None:
-    c = resolve(name, "maze", preset="tiny")
-    spaces = Spaces((32, 32, 3), np.dtype(np.uint8), 15)
-    short, long = (training(c, spaces, rollouts) for rollouts in (100, 10_000))
-    assert 0 < 20 * short < long
 
 
 def test_keys_are_different_and_stay_the_same() -> None:
