@@ -33,6 +33,9 @@ from dcpg.storage.rows import SPLITS
 SCORE = "PPO-normalised score"
 
 
+TWO_SEEDS = "An interval over two seeds is hardly more than the range of two runs: it ranks no methods."
+
+
 @dataclass(frozen=True)
 class Score:
     """A number over games, and its 95% interval where it has one."""
@@ -118,7 +121,8 @@ def normalised_scores(comparison: Comparison, labels: list[str], split: str) -> 
     except BadInput as error:
         return Normalised({}, [], [f"No {SCORE}: {error}"])
     notes = [f"{SCORE} over {named(games)}, divided by {found.source} ({SPLITS[split]})."]
-    return Normalised(scores, games, notes + lacking(fair))
+    fewest = min((len(s) for label in scores for s in comparison.scores(label, split, games).values()), default=0)
+    return Normalised(scores, games, [*notes, *([TWO_SEEDS] if fewest == 2 else []), *lacking(fair)])
 
 
 def lacking(fair: Fair) -> list[str]:

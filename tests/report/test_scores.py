@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from dcpg.report import write as making
+from dcpg.report.comparison import compare
+from dcpg.report.scores import TWO_SEEDS, normalised_scores
 from dcpg.report.write import write_report
+from dcpg.runs.records import read
 from tests.report.grid import NAMES, SCORE, Command, Figure, assert_cell, deviation, mean, papers, plotted_of, read_csv
 from tests.synthetic import Row, edit, few, some
 
@@ -171,3 +174,10 @@ def test_the_page_draws_no_interval_that_it_denies(uneven: Path, look: Any) -> N
     titles = view.page.eval_on_selector_all("#statistics .chart", "nodes => nodes.map((n) => n.layout.title.text)")
     assert titles[2] == "Probability that the row beats the column, 1 to 3 seeds"
     assert view.errors == []
+
+
+@pytest.mark.parametrize(("seeds", "said"), [((0,), False), ((0, 1), True), ((0, 1, 2), False)])
+def test_intervals_over_two_seeds_are_said_to_rank_nobody(tmp_path: Path, seeds: tuple[int, ...], said: bool) -> None:
+    few(tmp_path, seeds=seeds)
+    comparison = compare(*read([tmp_path]))
+    assert (TWO_SEEDS in normalised_scores(comparison, ["ppo", "dcpg"], "test").notes) == said
