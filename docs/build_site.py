@@ -13,7 +13,10 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-BESIDE_DOCS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "CITATION.cff", "examples/quickstart.ipynb")
+BESIDE_DOCS = (
+    "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "CITATION.cff", "examples/quickstart.ipynb",
+    "results/README.md",
+)  # fmt: skip
 
 
 def build(site: Path) -> None:

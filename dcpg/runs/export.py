@@ -121,9 +121,9 @@ def check_replaceable(target: Path, names: Collection[str], recognises: Callable
     if not found:
         return
     for path in found:
-        inside = path.iterdir() if path.name in names and path.is_dir() and not path.is_symlink() else ()
+        inside = list(path.iterdir()) if path.name in names and path.is_dir() and not path.is_symlink() else []
         for one in (path, *inside):
-            if str(one.relative_to(target)) not in names:
+            if str(one.relative_to(target)) not in names or (one in inside and not one.is_file()):
                 raise BadInput(f"{target} holds {one.relative_to(target)}, which is no part of {what}; {advice}")
     try:
         known = recognises(target)

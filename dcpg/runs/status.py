@@ -21,7 +21,7 @@ from dcpg.config.written import Recorded, Written, fingerprint, parse_written
 from dcpg.errors import BadInput, Unavailable
 from dcpg.settings import dotted
 from dcpg.storage.checkpoint import position
-from dcpg.storage.files import open_regular, read_json
+from dcpg.storage.files import AWAY, open_regular, read_json
 from dcpg.storage.lock import born
 from dcpg.storage.rows import Evaluation, R, Summary, Timing, parse_rows
 from dcpg.storage.rundir import RunDirectory
@@ -59,7 +59,9 @@ def status_of(config: Config, path: Path, environment: Ids | None = None) -> Run
         if not run.config.exists():  # a new run writes it last
             return RunStatus()
     except OSError as error:
-        raise Unavailable(f"{run.config} cannot be read now ({error.strerror}).") from None
+        if error.errno in AWAY:
+            raise Unavailable(f"{run.config} cannot be read now ({error.strerror}).") from None
+        return RunStatus("damaged", note=f"{run.config} cannot be read ({error.strerror}).")
     try:
         written = parse_written(run.read_config(), run.config, code=False)
     except Unavailable:

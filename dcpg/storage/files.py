@@ -27,11 +27,13 @@ LARGEST_INTEGER = 2**64  # larger ones are in no file of this program, and fit n
 
 # errors that say nothing about a file and may be gone in a moment: too many are open, no memory, storage that is away
 AWAY = (
-    errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EHOSTDOWN,
+    errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EHOSTDOWN,
     errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENOTCONN, errno.ECONNRESET, errno.EINTR, errno.EBUSY,
     errno.ENOLCK,
 )  # fmt: skip
-NOT_NOW = (*AWAY, errno.EACCES, errno.EPERM)  # with those that say nothing about a file either, but last
+# errors after which a checkpoint is left as it is: permissions say nothing about a file either, a disk that cannot read
+# it does when it lasts
+NOT_NOW = (*(number for number in AWAY if number != errno.EIO), errno.EACCES, errno.EPERM)
 
 
 class Unreadable(ValueError):
@@ -122,10 +124,12 @@ def open_appending(path: Path) -> IO[bytes]:
 
     A file with a second name (a hard link) is copied first, so that what has the other name stays as it is.
     """
-    with contextlib.suppress(OSError):
+    try:
         found = os.lstat(path)
-        if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
-            write_atomic(path, read_regular(path, MOST_COPIED))
+    except OSError:
+        found = None
+    if found is not None and stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+        write_atomic(path, read_regular(path, MOST_COPIED))
     return open(path, "ab", buffering=0, opener=_plain)
 
 

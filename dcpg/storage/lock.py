@@ -63,19 +63,25 @@ class Lock:
             raise InUse(
                 f"{self.path.parent} is in use by process {holder.get('pid')} on {holder.get('host')}, which is alive."
             )
-        if os.fstat(file.fileno()).st_nlink > 1:  # a copy made of links shares it: no longer, as nobody holds it
-            file = self._separate(file)
+        if os.fstat(file.fileno()).st_nlink > 1:  # a copy made of links shares it: no longer, as nobody else holds it
+            try:
+                file = self._separate(file)
+            except OSError as error:
+                file.close()
+                raise BadInput(f"{self.path} cannot be written to ({error.strerror}).") from None
         self._file, self._holder = file, (socket.gethostname(), os.getpid())
         self._write()
         with contextlib.suppress(OSError):
             os.ftruncate(file.fileno(), RECORD)  # drop the rest of a longer file
 
     def _separate(self, file: IO[bytes]) -> IO[bytes]:
-        """A file of this lock's own, locked before the shared one is released."""
-        self.path.unlink(missing_ok=True)
-        own = open_updating(self.path)
-        with contextlib.suppress(OSError):  # storage without file locks; nobody else can know the new file yet
+        """A file of its own, locked before others can find it and before the shared one is released."""
+        new = self.path.with_name(f".tmp-{self.path.name}-{os.getpid()}")
+        new.unlink(missing_ok=True)
+        own = open_updating(new)
+        with contextlib.suppress(OSError):  # storage without file locks
             fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.replace(new, self.path)
         file.close()
         return own
 

@@ -128,7 +128,9 @@ class RunDirectory:
         """The contents of config.json, as they were written."""
         try:
             found = self.path.is_dir()
-        except OSError:
+        except OSError as error:
+            if error.errno in AWAY:
+                raise Unavailable(f"{self.path} cannot be read now ({error.strerror}).") from None
             found = False
         if not found:
             raise BadInput(f"There is no run at {self.path}.")

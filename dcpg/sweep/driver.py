@@ -353,7 +353,7 @@ class Driver:
 
 def _patience(history: RunHistory, code: int | None) -> int:
     """How long to wait before a run is tried again; longer and longer while nodes or their storage are away."""
-    return min(2 ** (history.lost - 1), 60) if code is None and history.lost else history.failures
+    return min(2 ** (history.lost - 1), 60) if code in (None, 0) and history.lost else history.failures
 
 
 def _describe_end(code: int | None) -> str:

@@ -230,7 +230,8 @@ class Saver:
             # also drop a final evaluation that a longer run would not have
             at = self.algorithm.cursor.rollout
             due = self.evaluations.before(at) + self.evaluations.due(at)
-            self.directory.evaluations.truncate(min(rows["eval"], due))
+            there = count_lines(self.directory.evaluations.path)  # a last one that is missing is played again
+            self.directory.evaluations.truncate(min(rows["eval"], due, there))
             timing = [row.get("steps") for row in read_rows(self.directory.timing.path)]
             self.directory.timing.truncate(sum(isinstance(steps, int) and steps <= self.steps for steps in timing))
         except OSError as error:

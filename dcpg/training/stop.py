@@ -89,19 +89,23 @@ class Watchdog:
         while not self._ended.wait(interval):
             if time.monotonic() - looked > 2 * interval + 1:  # this thread stood still too: the process was suspended
                 self.alive()
-            if not self.lock.beat():
+            before = time.monotonic()
+            is_ours = self.lock.beat()
+            looked = time.monotonic()
+            if looked - before > 1:  # slow storage, or a suspension just then: no time of the environments
+                self._last += looked - before
+            if not is_ours:
                 _end(
                     f"Another process has taken over {self.lock.path.parent}, because this one gave no sign of life "
                     "for a minute; this one ends now.",
                     InUse.exit_code,
                 )
-            looked = time.monotonic()  # the heartbeat itself may be slow
             if self._watched and looked - self._last > self.timeout * self._times:
                 with contextlib.suppress(Exception):  # an output that is closed, full or no file
                     faulthandler.dump_traceback(file=sys.stderr)
                 _end(
-                    f"Nothing came from {self._watched} for {self.timeout:g} seconds (env.timeout); the stacks are "
-                    "above. The last checkpoint is kept: resume to try again.",
+                    f"Nothing came from {self._watched} for {self.timeout * self._times:g} seconds (env.timeout); the "
+                    "stacks are above. The last checkpoint is kept: resume to try again.",
                     EnvironmentHung.exit_code,
                 )
 

@@ -46,7 +46,8 @@ def test_the_site_is_built_strictly_and_whole(tmp_path: Path) -> None:
 
     pages = {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
     written = {page.relative_to(ROOT).with_suffix(".html").as_posix() for page in PAGES}
-    assert {path.relative_to(site).as_posix() for path in pages} == written - {"README.html"} | {"index.html"}
+    indexes = {"index.html", "results/index.html"}  # of README.md and results/README.md
+    assert {path.relative_to(site).as_posix() for path in pages} == written - {"README.html"} | indexes
     reached = {(site / unquote(link.split("#")[0])).resolve() for link in pages[site / "index.html"].links}
     assert set(pages) <= reached
 
@@ -69,7 +70,7 @@ def test_the_site_is_built_strictly_and_whole(tmp_path: Path) -> None:
 def copied(tmp_path: Path) -> None:
     for name in ("zensical.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "CITATION.cff"):
         shutil.copy(ROOT / name, tmp_path)
-    for folder in ("docs", "examples", "dcpg"):
+    for folder in ("docs", "examples", "dcpg", "results"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
 
 

@@ -163,13 +163,25 @@ def test_a_file_with_a_second_name_is_not_written_to(tmp_path: Path) -> None:
     assert precious.read_text() == "a line\n"
 
 
+def test_a_file_with_a_second_name_that_cannot_be_copied_is_not_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("a line\n")
+    os.link(precious, tmp_path / "rows")
+    monkeypatch.setattr(files, "MOST_COPIED", 3)
+    with pytest.raises(OSError, match="more than 3 bytes"):
+        open_appending(tmp_path / "rows")
+    assert precious.read_text() == "a line\n"
+
+
 @pytest.mark.parametrize("text", ["[" + "[]," * 1_000_000 + "[]]", "{" + '"a":0,' * 2_000_001 + '"a":0}'])
 def test_json_that_would_take_many_times_its_size_is_refused_unread(text: str) -> None:
     with pytest.raises(Unreadable, match="more lists, tables or columns than any file"):
         parse_json(text.encode())
 
 
-@pytest.mark.parametrize("number", [errno.ESTALE, errno.EMFILE, errno.EIO])
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EMFILE, errno.EIO, errno.ELOOP])
 def test_storage_that_is_away_says_nothing_about_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
@@ -180,7 +192,7 @@ def test_storage_that_is_away_says_nothing_about_a_file(
     monkeypatch.setattr(files, "read_regular", away)
     with pytest.raises(Unreadable) as error:
         read_json(tmp_path / "config.json", 100)
-    assert isinstance(error.value, UnreadableNow) == (number != errno.EIO)
+    assert isinstance(error.value, UnreadableNow) == (number != errno.ELOOP)
     with pytest.raises(BadInput) as refused:
         RunDirectory(tmp_path).read_config()
-    assert isinstance(refused.value, Unavailable) == (number != errno.EIO)
+    assert isinstance(refused.value, Unavailable) == (number != errno.ELOOP)

@@ -327,6 +327,7 @@ def test_a_finished_run_that_cannot_be_read_for_a_moment_is_finished(
 def test_runs_whose_storage_is_away_are_waited_for_longer_and_longer() -> None:
     waits = [_patience(RunHistory(lost=lost), None) for lost in range(1, 10)]
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]  # times five seconds: twenty minutes
+    assert _patience(RunHistory(lost=3), 0) == 4  # its result could not be seen
     assert _patience(RunHistory(lost=3), 75) == 0
     assert _patience(RunHistory(failures=2), -9) == 2
 

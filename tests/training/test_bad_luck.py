@@ -197,16 +197,18 @@ def test_a_slow_heartbeat_hides_no_hang(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, ends: bool
 ) -> None:
     def slow(lock: Lock) -> bool:
-        time.sleep(1.5)
+        time.sleep(1.2)
         return True
 
     codes: list[int] = []
     monkeypatch.setattr(Lock, "beat", slow)
     monkeypatch.setattr(stop, "_end", lambda why, code: codes.append(code))
     monkeypatch.setattr(stop.faulthandler, "dump_traceback", lambda file: None)
-    watchdog = Watchdog(Lock(tmp_path / "lock"), 0.4)
+    watchdog = Watchdog(Lock(tmp_path / "lock"), 0.2)  # it looks after 0.05 s and the time of a heartbeat
+    end = time.monotonic() + (60 if ends else 3)
     with watchdog, watchdog.watching("the environments", times):
-        time.sleep(4.0)
+        while not codes and time.monotonic() < end:
+            time.sleep(0.1)
     assert bool(codes) == ends
 
 
@@ -259,6 +261,18 @@ def test_a_line_end_within_a_row_loses_no_evaluation(run: Path, tmp_path: Path) 
         dcpg.resume(one, steps=640, progress=False)
     assert [row["steps"] for row in read_rows(run / "eval.jsonl")] == [128, 384, 640]
     assert (run / "eval.jsonl").read_bytes().replace(b",\r", b", ", 1) == (whole / "eval.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("rest", [b"", b'{"k": 1, "roll'])
+def test_an_evaluation_whose_row_is_lost_is_played_again(run: Path, tmp_path: Path, rest: bytes) -> None:
+    whole = Path(shutil.copytree(run, tmp_path / "whole"))
+    lines = (run / "eval.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "eval.jsonl").write_bytes(b"".join(lines[:-1]) + rest)
+    dcpg.resume(run, progress=False)
+    assert (run / "eval.jsonl").read_bytes() == (whole / "eval.jsonl").read_bytes()
+    for one in (run, whole):
+        dcpg.resume(one, steps=512, progress=False)
+    assert (run / "eval.jsonl").read_bytes() == (whole / "eval.jsonl").read_bytes()
 
 
 def test_a_run_whose_config_could_not_be_synced_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

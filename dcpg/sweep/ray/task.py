@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dcpg.storage import files
+from dcpg.storage.files import AWAY
 from dcpg.sweep.attempt import Attempt, could_not_run, not_started, run_attempt, storage_away
 from dcpg.sweep.directory import SweepDirectory
 
@@ -28,8 +28,6 @@ PATIENCE = 60.0  # seconds that the driver's file may take to appear on slow net
 POLL_SECONDS = 0.2  # between two looks at the folder meanwhile
 STOP_SECONDS = 2.0  # between two looks for a request to stop, which all cost the shared storage something
 FULL = (errno.ENOSPC, errno.EDQUOT)
-# errors of storage that may be back in a moment; that this node may not read or write there lasts
-AWAY = (errno.EIO, *files.AWAY)
 DRIVER_FILE = re.compile(r"(ready|stop)-[0-9a-f]{32}")
 
 # nonces of drivers whose directory this worker cannot use: further tasks are sent back without waiting
