@@ -43,7 +43,7 @@ checkpoints.minutes = 0.5
 """
 SETTINGS = ("evaluation.episodes=20", "machine.threads=1", "checkpoints.minutes=0.5")
 SAMPLE_SECONDS = 2.0
-WARM = 30.0  # seconds after which a process has all that it needs
+WARM = 180.0  # seconds after which a process has all that it needs, on a busy machine too
 TERM = 0.2  # of the kills
 
 
