@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TextIO
 
 LONGEST = 300  # characters of a name, or of a value from a file in a sentence
-LONGEST_SOURCE = 20_000_000  # of where code was written: a path, or a function with the values that it was given
+LONGEST_SOURCE = 2_000_000  # of where code was written: a path, or a function with the values that it was given
 LONGEST_DRAWN = 100  # of a name in a figure
 
 _typed_a_command = False

@@ -166,11 +166,14 @@ def test_a_method_that_nobody_explained_does_not_end_a_report(tmp_path: Path) ->
 STRANGERS: list[tuple[Callable[[Path], None], str]] = [
     (renamed(name="n" * 20_000), "environment is not what a run records of one (a name is no text of at most 300"),
     (renamed(name="n\ud800"), "environment is not what a run records of one (a name is no text of at most 300"),
-    (renamed(id="n" * 200_000), "environment is not what a run records of one (an id is no text of at most 100,000"),
-    (renamed(test_id="n" * 200_000), "environment is not what a run records of one (an id is no text of at most"),
+    (
+        renamed(id="n" * 2_000_001),
+        "environment is not what a run records of one (an id is no text of at most 2,000,000",
+    ),
+    (renamed(test_id="n" * 2_000_001), "environment is not what a run records of one (an id is no text of at most"),
     (renamed(plugin={"name": "m" * 20_000}), "plugins is not a list of what was declared outside of dcpg."),
     (renamed(plugin={"name": "m\udfff"}), "plugins is not a list of what was declared outside of dcpg."),
-    (renamed(plugin={"plugin": "p" * 200_000}), "plugins is not a list of what was declared outside of dcpg."),
+    (renamed(plugin={"plugin": "p" * 2_000_001}), "plugins is not a list of what was declared outside of dcpg."),
     (renamed(plain={"plugins": [{}] * 100_000}), "plugins is not a list of what was declared outside of dcpg."),
     (renamed(name="n" * 400, plain={"environment": {}}), "environment is not what a run records of one"),
     (configured(lambda c: c.update(game="own:" + "n" * 400, environment=None)), "config.json: game is 'own:nnn"),
@@ -183,7 +186,7 @@ STRANGERS: list[tuple[Callable[[Path], None], str]] = [
 def test_runs_with_names_of_any_length_are_left_out(tmp_path: Path) -> None:
     """Nobody draws them, and no message has megabytes. Ids may be long: they have the values that a function got."""
     kept = of_a_stranger(tmp_path / "kept", "x")
-    renamed(name="n" * 296, id="i" * 90_000, plugin={"plugin": "/p" * 2000})(kept)
+    renamed(name="n" * 296, id="i" * 1_900_000, plugin={"plugin": "/p" * 2000})(kept)
     damaged = {}
     for number, (damage, words) in enumerate(STRANGERS):
         path = of_a_stranger(tmp_path / f"{number}", "x", number)
