@@ -424,7 +424,7 @@ def analyse_all(
         What became of each run: analysed, there already, left out because the analysis is not for it, or failed.
     """
     from dcpg.analysis.many import analyse_each
-    from dcpg.runs.records import run_directories
+    from dcpg.runs.folders import run_directories
 
     paths, problems = run_directories([_directory(run) for run in directories])
     for problem in problems:

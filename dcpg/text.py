@@ -104,11 +104,15 @@ def tex(text: str) -> str:
 
 
 def drawn(text: object, longest: int = LONGEST_DRAWN) -> str:
-    """One line of text for a figure, cut if it is long: it takes time, and room.
+    """One line of text for a figure, without its middle if it is long: that takes time and room.
 
-    matplotlib takes what is between two $ for mathematics.
+    Long names often differ at their ends. matplotlib takes what is between two $ for mathematics.
     """
-    return printable(text, longest).replace("$", "\\$")
+    found = str(text)
+    if len(found) > longest:
+        end = (longest - 3) // 2
+        found = f"{found[: longest - 3 - end]}...{found[-end:]}"
+    return one_line(found).replace("$", "\\$")
 
 
 # what a spreadsheet takes for a formula, also behind a semicolon: it separates cells where the comma is a decimal one

@@ -101,7 +101,7 @@ def analyse(
 
 
 def _is_one_run(directories: Sequence[Path]) -> bool:
-    from dcpg.runs.records import run_directories
+    from dcpg.runs.folders import run_directories
 
     (first, *more) = directories
     return not more and (not first.is_dir() or run_directories([first])[0] == [first])

@@ -15,7 +15,9 @@ from dcpg.envs.procgen import GAMES
 from dcpg.methods import METHODS
 from dcpg.report.likeness import PAPERS_STIFFNESS_STEPS, PICTURES, STEPS, Difference, differences
 from dcpg.report.statistics import HARD_RANGES, RANGES, Scores
-from dcpg.runs.records import Problem, Record, Setting
+from dcpg.runs.comparable import Setting
+from dcpg.runs.folders import Problem
+from dcpg.runs.records import Record
 from dcpg.text import counted
 
 Array = NDArray[Any]

@@ -19,7 +19,8 @@ from dcpg.report.paper import game_title, method_title
 from dcpg.report.scores import SCORE, Score, denominators, named, scored
 from dcpg.report.statistics import RANGES, SMALLEST, contrast, interval, mean, min_max, ppo_normalised_score
 from dcpg.report.tables import seeds_of
-from dcpg.runs.records import Record, Setting, chosen_values
+from dcpg.runs.comparable import Setting, chosen_values
+from dcpg.runs.records import Record
 from dcpg.storage.rows import SPLITS
 from dcpg.text import csv_text, markdown, tex
 

@@ -13,7 +13,8 @@ from dcpg.config.schema import OWN
 from dcpg.envs.library import known_pictures
 from dcpg.methods import METHODS
 from dcpg.report import paper
-from dcpg.runs.records import Record, papers_setting
+from dcpg.runs.comparable import papers_setting
+from dcpg.runs.records import Record
 from dcpg.settings import dotted
 from dcpg.text import printable
 

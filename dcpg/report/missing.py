@@ -22,7 +22,8 @@ from dcpg.report.likeness import PAPERS_STIFFNESS_STEPS
 from dcpg.report.measures import LEVEL_COUNTS
 from dcpg.report.paper import method_title
 from dcpg.report.tables import METHODS_OF_TABLES
-from dcpg.runs.records import Record, setting_today
+from dcpg.runs.comparable import setting_today
+from dcpg.runs.records import Record
 from dcpg.settings import dotted
 from dcpg.text import counted, printable
 

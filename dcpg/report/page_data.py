@@ -33,7 +33,8 @@ from dcpg.report.scores import (
     sample_efficiency,
 )
 from dcpg.report.tables import Table, seeds_of
-from dcpg.runs.records import STIFFNESS, Problem, Record
+from dcpg.runs.folders import Problem
+from dcpg.runs.records import STIFFNESS, Record
 from dcpg.settings import dotted
 from dcpg.storage.files import read_regular
 from dcpg.storage.rows import SPLITS

@@ -16,7 +16,7 @@ from typing import Any
 
 from dcpg.errors import BadInput, DcpgError
 from dcpg.report.write import Report
-from dcpg.runs.records import walk
+from dcpg.runs.folders import walk
 from dcpg.storage.files import read_regular
 from dcpg.text import printable, say
 
@@ -153,19 +153,22 @@ def serve_report(
     server, stop = ReportServer(port), stop or threading.Event()
     threading.Thread(target=server.serve_forever, daemon=True).start()
     show(f"http://{LOOPBACK}:{server.server_address[1]}/   (Ctrl-C ends it)")
-    seen, drawn = None, -DRAW_EVERY
+    seen, drawn, failure = None, -DRAW_EVERY, ""
     try:
         while True:
+            before, failure = failure, ""
             try:
                 now = file_states(directories)
                 if now != seen:
-                    seen, draws = now, time.monotonic() - drawn > DRAW_EVERY
+                    draws = time.monotonic() - drawn > DRAW_EVERY
                     server.publish(out, write(draws))
-                    drawn = time.monotonic() if draws else drawn
+                    seen, drawn = now, time.monotonic() if draws else drawn
             except DcpgError as error:
-                show(f"Not made: {error}")
+                failure = f"Not made: {error}"
             except Exception as error:  # of one run, which may be anybody's: the others are still watched
-                show(f"Not made, by a mistake of the program: {type(error).__name__}: {printable(error)}")
+                failure = f"Not made, by a mistake of the program: {type(error).__name__}: {printable(error)}"
+            if failure and failure != before:  # the cause may pass: it is tried again, and said once
+                show(failure)
             if stop.wait(every):
                 return
     except KeyboardInterrupt:

@@ -29,7 +29,8 @@ from dcpg.report.page import page, version_of
 from dcpg.report.page_data import page_data
 from dcpg.report.statistics import RANGES
 from dcpg.report.tables import TABLES, Table
-from dcpg.runs.records import Cache, Problem, read
+from dcpg.runs.folders import Problem
+from dcpg.runs.records import Cache, read
 from dcpg.storage.files import dump, own_folder, read_json, write_atomic
 from dcpg.text import counted, option
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from dcpg.config.written import parse_written
 from dcpg.errors import BadInput, StorageFailed
 from dcpg.runs.export import check_replaceable, public_config, put
-from dcpg.runs.records import STIFFNESS, read_run, run_directories
+from dcpg.runs.folders import run_directories
+from dcpg.runs.records import STIFFNESS, read_run
 from dcpg.storage.files import discard, dump, fsync_dir, read_json, read_regular, write_durable
 from dcpg.storage.rows import MOST_ROWS, Metrics, Row, Timing, first_rows, read
 from dcpg.storage.rundir import RunDirectory

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_record
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,12 @@ from msgspec.structs import replace
 
 from dcpg.config.environments import Environment
 from dcpg.config.presets import PRESETS
-from dcpg.config.resolve import resolve
-from dcpg.config.schema import OWN, Config, Levels
+from dcpg.config.schema import OWN, Config
 from dcpg.config.written import Written, parse_written
-from dcpg.core.encoders import Net
 from dcpg.envs.procgen import ALL_LEVELS
 from dcpg.errors import BadInput, unknown
-from dcpg.methods import METHODS
-from dcpg.methods.drac import DrAC
-from dcpg.settings import dotted
+from dcpg.runs.comparable import Setting, setting_of, variant_of
+from dcpg.runs.folders import Problem, run_directories
 from dcpg.storage.files import read_json, read_regular
 from dcpg.storage.rows import MOST_ROWS, SPLITS, VALUES, Evaluation, Metrics, Summary, parse, parse_rows
 from dcpg.storage.rundir import RunDirectory
@@ -33,125 +30,10 @@ NEWEST = 3  # evaluations that keep their single episodes
 MOST_ANALYSIS = 64_000_000  # bytes
 LARGEST_RETURN = 1e70  # or a value or a measurement: the squares of variances are finite
 LONGEST_LABEL = 2000  # characters of a method and its variant
-LONGEST_PROBLEM = 2000  # of a note: it may quote a value of megabytes
 
 STIFFNESS = {  # field of a Measurement -> column of metrics.jsonl
     "stiffness": "stiffness", "sign_free": "stiffness_sign_free", "sign_agreement": "stiffness_sign_agreement",
 }  # fmt: skip
-
-# What may differ between two runs that are compared: the method itself, and how a run is computed or watched.
-_OF_THE_METHOD = (
-    "algorithm.", "levels.sampler", "levels.beta", "levels.rho", "augment", "drac.", "network.encoder", "network.width",
-    "network.skip",
-)  # fmt: skip
-_OF_THE_COMPUTER = (
-    "seed", "game", "method", "preset", "steps", "shards", "keep_every", "analyse", "check_room", "wandb",
-    "checkpoints.", "machine.", "env.timeout", "evaluation.every",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What the runs of one comparison have in common."""
-
-    steps: int  # of whole rollouts
-    preset: str = field(compare=False)  # its sizes count, not its name
-    levels: tuple[tuple[str, Any], ...]  # the training levels
-    rest: tuple[tuple[str, Any], ...]  # network, environments, evaluation
-
-    @property
-    def level_count(self) -> int:
-        """The number of training levels; 0 stands for all of them."""
-        plain = dict(self.levels)
-        return len(plain["levels.seeds"]) or int(plain["levels.count"])
-
-    def sentence(self) -> str:
-        levels = counted(self.level_count, "training level") if self.level_count else "all training levels"
-        return f"{counted(self.steps, 'step')}, preset {self.preset}, {levels}"
-
-
-def setting_of(config: Config, preset_values: Mapping[str, Any]) -> Setting:
-    """What a run can be compared with.
-
-    The preset's values for methods belong to it, because `variant_of` does not name them. They are the run's own: the
-    table of presets may have changed since it was made.
-    """
-    every = {name: value for name, value, _ in dotted(config)}
-    common = {n: v for n, v in every.items() if not n.startswith((*_OF_THE_METHOD, *_OF_THE_COMPUTER))}
-    levels = tuple((n, v) for n, v in common.items() if n.startswith("levels."))
-    rest = tuple((n, v) for n, v in (common | _of_the_method(preset_values)).items() if not n.startswith("levels."))
-    return Setting(config.rollouts * config.rollout_size, config.preset, levels, rest)
-
-
-def setting_today(config: Config) -> Setting:
-    """The setting of a run that is started now."""
-    return setting_of(config, PRESETS[config.preset])
-
-
-@cache
-def papers_setting() -> Setting:
-    """The setting of the paper's own runs."""
-    return setting_today(resolve("ppo", "bigfish"))
-
-
-def variant_of(config: Config, preset_values: Mapping[str, Any], method_values: Mapping[str, Any] | None = None) -> str:
-    """The method's name, and every setting that neither the method nor the run's preset explains.
-
-    `method_values` are those of a method from a plugin if none is given, as the run recorded them.
-    """
-    usual = _usual_values(config, preset_values, method_values)
-    other = [
-        f"{name.rsplit('.', 1)[-1]}={value}"
-        for name, value, _ in dotted(config)
-        if name.startswith(_OF_THE_METHOD) and usual.get(name) != value
-    ]
-    return f"{config.method} [{', '.join(other)}]" if other else config.method
-
-
-def _usual_values(
-    config: Config, preset_values: Mapping[str, Any], method_values: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """What the settings that make variants are if none is chosen."""
-    own = method_values or _defaults(config.method) | _of_the_method(preset_values) | dict(METHODS[config.method].fixed)
-    return _shared_defaults() | dict(own)
-
-
-def chosen_values(written: Written) -> dict[str, tuple[Any, Any]]:
-    """Every setting that can change a result, by its dotted name: the run's value, and that of its method and preset.
-
-    Steps are those of whole rollouts.
-    """
-    config, size = written.config, written.config.rollout_size
-    usual = dict((*papers_setting().levels, *papers_setting().rest)) | {"steps": Config.steps}
-    usual |= {n: tuple(v) if isinstance(v, list) else v for n, v in written.preset_values.items()}
-    usual |= _usual_values(config, written.preset_values, written.method_values)
-    usual["steps"] = usual["steps"] // size * size if isinstance(usual["steps"], int) else None
-    found = {n: (v, usual.get(n)) for n, v, _ in dotted(config) if not n.startswith(_OF_THE_COMPUTER)}
-    return found | {"steps": (config.rollouts * size, usual["steps"])}
-
-
-@cache
-def _defaults(method: str) -> dict[str, Any]:
-    return {f"algorithm.{name}": value for name, value, _ in dotted(METHODS[method].settings())}
-
-
-@cache
-def _shared_defaults() -> dict[str, Any]:
-    sections = {"levels": Levels(), "drac": DrAC(), "network": Net()}
-    values = {f"{key}.{name}": value for key, section in sections.items() for name, value, _ in dotted(section)}
-    return values | {"augment": Config.augment}
-
-
-def _of_the_method(preset_values: Mapping[str, Any]) -> dict[str, Any]:
-    return {n: _hashable(n, v) for n, v in preset_values.items() if n.startswith(_OF_THE_METHOD)}
-
-
-def _hashable(name: str, value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return tuple(_hashable(name, item) for item in value)
-    if isinstance(value, dict):
-        raise BadInput(f"config.json: preset_values has {_short(value)} for {name}, which is no setting.")
-    return value
 
 
 @dataclass(frozen=True)
@@ -207,18 +89,6 @@ class Record:
         return f"{self.label} on {self.game.removeprefix(OWN)}, seed {self.config.seed}"
 
 
-@dataclass(frozen=True)
-class Problem:
-    """Something wrong with the files of a run, and what was done about it."""
-
-    path: Path
-    text: str
-
-    def __post_init__(self) -> None:
-        if len(self.text) > LONGEST_PROBLEM:
-            object.__setattr__(self, "text", f"{self.text[: LONGEST_PROBLEM - 3]}...")
-
-
 Cache = dict[Path, tuple[tuple[Any, ...], tuple[Record, list[str]]]]  # run -> its files' sizes and times, what was read
 
 
@@ -241,22 +111,6 @@ def read(
         problems += [Problem(path, note) for note in notes]
         records.append(record)
     return without_duplicates(told_apart(records), problems), problems
-
-
-def run_directories(directories: Iterable[Path]) -> tuple[list[Path], list[Problem]]:
-    """Every run at or below the directories, each once, and the folders that cannot be opened."""
-    paths, problems, seen = list[Path](), list[Problem](), set[Path]()
-    for top in directories:
-        if not top.is_dir():
-            raise BadInput(f"There is no directory {top}.")
-        found = sorted(_run_directories(top, problems))
-        if not found:
-            raise BadInput(f"{top} holds no run: no config.json at or below it.")
-        for path in found:
-            if path.resolve() not in seen:
-                seen.add(path.resolve())
-                paths.append(path)
-    return paths, problems
 
 
 def told_apart(records: list[Record]) -> list[Record]:
@@ -283,60 +137,6 @@ def told_apart(records: list[Record]) -> list[Record]:
 
 def _kind(own: Environment | None) -> Any:
     return (own.id, own.test_id, own.spaces) if own is not None else None
-
-
-OWN_FOLDERS = ("checkpoints", "milestones", "tb", "analysis", "wandb")  # of a run: no other run lies in them
-
-
-def _run_directories(top: Path, problems: list[Problem]) -> Iterable[Path]:
-    """Runs at or below a folder, also those that lie below another run.
-
-    Inside a run, a folder needs rows or checkpoints to be one: an export has a config.json too.
-    """
-
-    def note(error: OSError) -> None:
-        problems.append(Problem(Path(error.filename), f"left out: it cannot be opened ({error.strerror})"))
-
-    inside = {str(top): False}  # folder -> whether it lies in a run
-    for folder, below, files in walk(top, note):
-        within = inside.pop(folder)
-        is_run = "config.json" in files and bool({*files, *below} & {"eval.jsonl", "checkpoints"})
-        # another program's config.json may lie above the runs; a lone one may be a run that has lost the rest
-        is_run = is_run or ("config.json" in files and not below and not within)
-        if is_run:
-            below[:] = [name for name in below if name not in OWN_FOLDERS]
-            yield Path(folder)
-        inside |= {os.path.join(folder, name): within or is_run for name in below}
-
-
-def walk(
-    top: Path, onerror: Callable[[OSError], None] = lambda error: None
-) -> Iterator[tuple[str, list[str], list[str]]]:
-    """As `os.walk`, which is recursive before Python 3.12 and fails in a thousand nested folders.
-
-    Each folder with the names of the folders in it, which the caller may shorten, and of all else. Links to folders are
-    among the former, and are not followed.
-    """
-    left = [str(top)]
-    while left:
-        folder, below, files, links = left.pop(), list[str](), list[str](), set[str]()
-        try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    (below if _is_folder(entry) else files).append(entry.name)
-                    links |= {entry.name} if entry.is_symlink() else set()
-        except OSError as error:
-            onerror(error)
-            continue
-        yield folder, below, files
-        left += [os.path.join(folder, name) for name in reversed(below) if name not in links]
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False
 
 
 def without_duplicates(records: list[Record], problems: list[Problem]) -> list[Record]:
@@ -375,7 +175,7 @@ def read_run(path: Path) -> tuple[Record, list[str]]:
         raise BadInput(f"config.json: game is {printable(config.game)!r}, which is no name.")
     if config.preset not in PRESETS:
         raise unknown("preset", config.preset, PRESETS)
-    _of_the_method(written.preset_values)  # refuses values that could not be compared
+    setting_of(config, written.preset_values)  # refuses values that could not be compared
     rows = _rows(run.evaluations.path, notes)
     evaluations = [_evaluation(row, f"eval.jsonl, row {number}", config) for number, row in enumerate(rows, 1)]
     _check_steps(evaluations, config)
@@ -480,7 +280,7 @@ def _check_ood_actions(plain: Any) -> dict[str, Any]:
     kept = {name: plain[name] for name in ("mean", "std", "raw_mean", "raw_std", "transitions", "left_out", "steps")}
     for name, value in kept.items():
         if _number(value, name) < 0:
-            raise BadInput(f"{name} is {_short(value)}")
+            raise BadInput(f"{name} is {printable(repr(value), 40)}")
     if kept["transitions"] < 1:
         raise BadInput("no transition was counted")
     return kept
@@ -500,10 +300,5 @@ def _check_levels(plain: Any) -> dict[str, Any]:
 
 def _number(value: Any, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST_RETURN:
-        raise BadInput(f"{where} is {_short(value)}, not a number.")
+        raise BadInput(f"{where} is {printable(repr(value), 40)}, not a number.")
     return float(value)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."

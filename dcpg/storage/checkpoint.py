@@ -25,7 +25,8 @@ from msgspec import Meta
 from dcpg.errors import BadInput, NoValidCheckpoint, StorageFailed
 from dcpg.ranks import ALONE, Ranks
 from dcpg.storage.files import (
-    NOT_NOW,
+    AWAY,
+    FORBIDDEN,
     Unreadable,
     discard,
     dump,
@@ -345,7 +346,7 @@ def _bytes(path: Path, most: int, what: str) -> bytes:
         return read_regular(path, most)
     except OSError as error:
         why = f"cannot be read ({error.strerror or error})"
-        if error.errno in NOT_NOW:
+        if error.errno in (AWAY | FORBIDDEN) - {errno.EIO}:  # a disk that still fails has damaged the file
             raise StorageFailed(f"{path} {why}; nothing was changed, so try again when it can be.") from None
         raise Damaged(f"{what} {why}") from None
 

@@ -26,14 +26,12 @@ LARGEST_INTEGER = 2**64  # larger ones are in no file of this program, and fit n
 
 
 # errors that say nothing about a file and may be gone in a moment: too many are open, no memory, storage that is away
-AWAY = (
+AWAY = frozenset((
     errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EHOSTDOWN,
     errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENOTCONN, errno.ECONNRESET, errno.EINTR, errno.EBUSY,
     errno.ENOLCK,
-)  # fmt: skip
-# errors after which a checkpoint is left as it is: permissions say nothing about a file either, a disk that cannot read
-# it does when it lasts
-NOT_NOW = (*(number for number in AWAY if number != errno.EIO), errno.EACCES, errno.EPERM)
+))  # fmt: skip
+FORBIDDEN = frozenset((errno.EACCES, errno.EPERM))  # permissions say nothing about what a file holds either
 
 
 class Unreadable(ValueError):

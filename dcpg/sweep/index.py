@@ -18,7 +18,7 @@ from msgspec import UNSET
 
 from dcpg.errors import OutOfMemory, Stopped, StorageFailed
 from dcpg.storage.checkpoint import position
-from dcpg.storage.files import NOT_NOW, dump, read_regular, write_atomic
+from dcpg.storage.files import AWAY, FORBIDDEN, dump, read_regular, write_atomic
 from dcpg.storage.rows import MOST_ROWS, Event, Rows
 
 MAX_FAILURES = 3  # in a row without progress, after which a run is given up
@@ -150,7 +150,7 @@ def _read(path: Path) -> tuple[list[Event], bool]:
     except FileNotFoundError:
         return [], True
     except OSError as error:
-        if error.errno in NOT_NOW:  # it would be written anew, without what it holds
+        if error.errno in AWAY | FORBIDDEN:  # it would be written anew, without what it holds
             raise StorageFailed(f"{path} cannot be read ({error.strerror}); try again when it can be.") from None
         return [], False
     lines = data.splitlines(keepends=True)

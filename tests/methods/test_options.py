@@ -30,7 +30,7 @@ from dcpg.core.targets import gae, normalise, with_targets
 from dcpg.machine.automatic import settled
 from dcpg.machine.needs import KEPT, needs_of
 from dcpg.methods import METHODS, Joint, with_joint_dynamics
-from dcpg.runs.records import setting_of, variant_of
+from dcpg.runs.comparable import setting_of, variant_of
 from dcpg.seeding import generator
 from tests.core.test_encoders import FRAMES, made
 from tests.machine.test_needs import FRAMES as SPACES

@@ -203,7 +203,9 @@ def test_runs_with_names_of_any_length_are_left_out(tmp_path: Path) -> None:
 def test_long_names_are_cut_in_figures(tmp_path: Path) -> None:
     renamed(name="n" * 296)(of_a_stranger(tmp_path / "run", "x"))
     assert len(game_title(read([tmp_path])[0][0].game)) == LONGEST_DRAWN
-    assert method_title(f"dcpg [gamma={'g' * 1900}]").endswith("ggg...")
+    ends = [method_title(f"dcpg [gamma={'g' * 1900}{end}]") for end in "ab"]
+    assert [title[-3:] for title in ends] == ["ga]", "gb]"]  # so that they do not look alike
+    assert all("g...g" in title and len(title) <= LONGEST_DRAWN for title in ends)
 
 
 WHOSE = {"method": "ddcpg", "game": "bigfish"}

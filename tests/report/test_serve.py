@@ -131,19 +131,19 @@ def test_the_usual_port_may_be_left_out(served: int, monkeypatch: pytest.MonkeyP
     assert [ask(served, "/version", host=host)[0] for host in hosts] == [200, 200, 200, 403, 403, 403]
 
 
-def test_a_mistake_in_one_report_does_not_end_the_watching(tmp_path: Path) -> None:
+def test_a_report_that_fails_is_tried_again_and_said_once(tmp_path: Path) -> None:
     run = synthetic.some(tmp_path / "runs" / "one", "ppo").path
     stop, shown, written = threading.Event(), list[str](), list[Any]()
 
     def write(draw: bool) -> Any:
         written.append(draw)
-        if len(written) == 2:
+        if len(written) in (2, 3, 4):
             raise OverflowError(34, "Numerical result out of range")
         return write_report([tmp_path / "runs"], tmp_path / "out", pictures=False)
 
     def wait_for(count: int) -> None:
         for _ in range(600):
-            if len(written) >= count and (count != 2 or len(shown) > 1):
+            if len(written) >= count:
                 return
             threading.Event().wait(0.05)
         raise AssertionError(shown)
@@ -154,10 +154,10 @@ def test_a_mistake_in_one_report_does_not_end_the_watching(tmp_path: Path) -> No
     thread.start()
     try:
         wait_for(1)
-        for count in (2, 3):
-            (run / "replay.mp4").write_bytes(b"x" * count)
-            wait_for(count)
-        assert "OverflowError" in shown[1]
+        (run / "replay.mp4").write_bytes(b"x")
+        wait_for(5)  # the file does not change again
+        assert [line for line in shown if "OverflowError" in line] == shown[1:]
+        assert len(shown) == 2
         assert "Numerical result out of range" in shown[1]
         assert thread.is_alive()
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import dcpg.api
 from dcpg.errors import BadInput
 from dcpg.runs.publish import merged, publish, thinned
+from dcpg.runs.records import read as records_of
 from dcpg.storage.rows import Metrics, Timing, read, read_rows
 from tests import synthetic
 from tests.cli.test_cli import run
@@ -126,3 +128,16 @@ def test_nothing_is_replaced_but_published_rows(tmp_path: Path) -> None:
         publish([tmp_path / "runs" / "a"], tmp_path / "runs")
     with pytest.raises(BadInput, match="At least one row"):
         publish([tmp_path / "runs" / "a"], tmp_path / "new", rows=0)
+
+
+def test_what_a_killed_export_has_left_is_named_and_not_read(tmp_path: Path) -> None:
+    synthetic.few(tmp_path / "sweep" / "runs")
+    whole = publish([tmp_path / "sweep"], tmp_path / "results").runs
+    left = [tmp_path / "results" / f"{kind}{whole[0].name}" for kind in (".tmp-", ".old-")]
+    for folder in left:
+        shutil.copytree(whole[0], folder)
+    records, problems = records_of([tmp_path / "results"])
+    assert len(records) == len(whole)
+    assert sorted(problem.path for problem in problems) == sorted(left)
+    assert publish([tmp_path / "sweep"], tmp_path / "results").runs == whole
+    assert not any(folder.exists() for folder in left)

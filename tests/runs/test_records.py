@@ -14,7 +14,9 @@ from dcpg.config.resolve import resolve
 from dcpg.config.schema import OWN, Config
 from dcpg.errors import BadInput
 from dcpg.report.serve import file_states
-from dcpg.runs.records import NEWEST, Problem, Record, read, read_run, run_directories, setting_today, variant_of
+from dcpg.runs.comparable import setting_today, variant_of
+from dcpg.runs.folders import Problem, run_directories
+from dcpg.runs.records import NEWEST, Record, read, read_run
 from tests.synthetic import LAPTOP_NOW, configuration, edit, lines, of_schema_5, rows_of, some, stiffness_rows, write
 
 

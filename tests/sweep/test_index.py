@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from dcpg.errors import StorageFailed
+from dcpg.storage import files
 from dcpg.storage.rows import Event
 from dcpg.sweep.index import FIRST_CHECKPOINT, Index
 from tests.sweep.fakes import end_attempt, indexed, place
@@ -78,6 +83,25 @@ def test_a_torn_or_damaged_index(tmp_path: Path) -> None:
         ]
     path.unlink()
     assert Index(path).events == []
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
+def test_an_index_that_cannot_be_read_is_not_written_anew(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "index.jsonl"
+    end_attempt(Index(path), 1)
+    whole = path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_plain", lambda *given: raise_(OSError(number, os.strerror(number))))
+        with pytest.raises(StorageFailed, match=os.strerror(number)):
+            Index(path)
+    assert path.read_bytes() == whole
+    assert Index(path)["a"].failures == 1
+
+
+def raise_(error: Exception) -> NoReturn:
+    raise error
 
 
 def test_finished_lines_follow_the_directories(tmp_path: Path) -> None:
