@@ -27,6 +27,7 @@ MAX_FRAMES = 1000
 END = FPS  # frames for which the last picture is shown
 GIF_WIDTH = 480  # pixels at most: a GIF compresses badly
 GIF_COLOURS = 64
+GIF_SAMPLE = 16  # frames, about, that its palette is made from
 GIF_FRAMES = 300  # at most: a longer GIF shows every second frame, every fourth, ...
 GIF_DELAY = 70  # milliseconds per frame: GIF allows multiples of ten, and 1/15 s is 67
 
@@ -272,7 +273,7 @@ def _mp4(path: Path, size: tuple[int, int]) -> Iterator[Callable[[Image.Image], 
 
 @contextmanager
 def _gif(path: Path, size: tuple[int, int]) -> Iterator[Callable[[Image.Image], None]]:
-    """A small GIF with one palette per frame."""
+    """A small GIF. One palette for all frames: what does not change keeps its colour and takes no room."""
     frames: list[Image.Image] = []
     width = min(GIF_WIDTH, size[0])
     small = width, round(size[1] * width / size[0])
@@ -281,13 +282,18 @@ def _gif(path: Path, size: tuple[int, int]) -> Iterator[Callable[[Image.Image], 
     def add(picture: Image.Image) -> None:
         nonlocal given, every
         if given % every == 0:
-            shrunk = picture.resize(small, Image.Resampling.LANCZOS)
-            # unlike the median cut, the octree keeps rare colours such as that of the action taken
-            frames.append(shrunk.quantize(GIF_COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE))
+            frames.append(picture.resize(small, Image.Resampling.LANCZOS))
         given += 1
         if len(frames) > GIF_FRAMES:
             del frames[1::2]
             every *= 2
 
     yield add
-    frames[0].save(path, save_all=True, append_images=frames[1:], duration=GIF_DELAY * every, loop=0)
+    some = frames[:: max(len(frames) // GIF_SAMPLE, 1)]
+    sheet = Image.new("RGB", (small[0], small[1] * len(some)))
+    for number, frame in enumerate(some):
+        sheet.paste(frame, (0, number * small[1]))
+    # unlike the median cut, the octree keeps rare colours such as that of the action taken
+    palette = sheet.quantize(GIF_COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    first, *others = (frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames)
+    first.save(path, save_all=True, append_images=others, duration=GIF_DELAY * every, loop=0)
