@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 DEEPEST = 50  # lists and tables inside each other; a configuration has 3
+MOST_CAUSES = 10  # of an error that are looked at
 MOST_COPIED = 2**29  # bytes of a file that is copied because it has a second name
 MOST_TABLES = 1_000_000  # lists and tables in one file: an empty list has 2 bytes and takes 60 of memory
 MOST_COLUMNS = 2_000_000  # of all tables in one file
@@ -32,6 +33,15 @@ AWAY = frozenset((
     errno.ENOLCK,
 ))  # fmt: skip
 FORBIDDEN = frozenset((errno.EACCES, errno.EPERM))  # permissions say nothing about what a file holds either
+
+
+def storage_behind(error: BaseException | None) -> OSError | None:
+    """The error of storage that may be back in a moment, if that is what an error is or came of."""
+    for _ in range(MOST_CAUSES):
+        if error is None or (isinstance(error, OSError) and error.errno in AWAY):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
 
 
 class Unreadable(ValueError):

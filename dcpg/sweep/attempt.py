@@ -21,8 +21,9 @@ from typing import Any
 
 from dcpg.errors import DcpgError, InUse, OutOfMemory, Stopped
 from dcpg.machine import cgroup
-from dcpg.storage.files import open_appending, open_regular, own_folder
+from dcpg.storage.files import open_appending, open_regular, own_folder, storage_behind
 from dcpg.storage.rundir import RunDirectory
+from dcpg.sweep.child import STORAGE_AWAY
 from dcpg.sweep.directory import SweepDirectory
 
 POLL_SECONDS = 0.2  # between two looks at the process
@@ -64,7 +65,7 @@ def could_not_run(attempt: Attempt, error: Exception) -> Outcome:
     return Outcome(attempt.name, code, socket.gethostname(), f"{type(error).__name__}: {error}")
 
 
-def storage_away(attempt: Attempt, error: OSError) -> Outcome:
+def storage_away(attempt: Attempt, error: OSError | str) -> Outcome:
     """The outcome of an attempt that could not see the sweep's directory for a while, by no fault of the run."""
     return Outcome(attempt.name, None, socket.gethostname(), f"The sweep's directory is away: {error}")
 
@@ -78,11 +79,34 @@ def run_attempt(
     """
     directory = SweepDirectory(Path(attempt.root))
     run = RunDirectory(directory.run(attempt.name))
-    directory.check_own(run.path)
-    run.prepare()
-    if not _wait_for_lock(run, should_stop):
-        return not_started(attempt)
-    log = directory.log(attempt.name)
+    try:
+        if not directory.runs.is_dir():  # the driver has made it: whoever makes it again loses sight of the runs
+            return storage_away(attempt, f"{directory.runs} is not there")
+        directory.check_own(run.path)
+        run.prepare()
+        if not _wait_for_lock(run, should_stop):
+            return not_started(attempt)
+        child, start = _started(directory, attempt.name, environment or {})
+    except (OSError, DcpgError) as error:
+        away = storage_behind(error)
+        if away is None:
+            raise
+        return storage_away(attempt, away)
+    assert child.stdin is not None
+    order = {name: getattr(attempt, name) for name in ("config", "plugins", "env", "analyses", "train")}
+    order["directory"] = str(run.path)
+    with contextlib.suppress(BrokenPipeError):  # it has ended already, and its exit code says why
+        child.stdin.write(json.dumps(order).encode() + b"\n")
+        child.stdin.flush()
+    code, lines = _exit_code(child, should_stop), last_lines(directory.log(attempt.name), start)
+    return Outcome(attempt.name, None if code == STORAGE_AWAY else code, socket.gethostname(), lines)
+
+
+def _started(
+    directory: SweepDirectory, name: str, environment: Mapping[str, str]
+) -> tuple[subprocess.Popen[bytes], int]:
+    """The process of an attempt, which waits to be told what to do, and where its lines in the log begin."""
+    log = directory.log(name)
     own_folder(log.parent)
     with open_appending(log) as output:
         start = os.fstat(output.fileno()).st_size
@@ -91,16 +115,10 @@ def run_attempt(
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**_own_environment(), **(environment or {})},
+            env={**_own_environment(), **environment},
             start_new_session=True,  # the driver handles Ctrl-C
         )
-    assert child.stdin is not None
-    order = {name: getattr(attempt, name) for name in ("config", "plugins", "env", "analyses", "train")}
-    order["directory"] = str(run.path)
-    with contextlib.suppress(BrokenPipeError):  # it has ended already, and its exit code says why
-        child.stdin.write(json.dumps(order).encode() + b"\n")
-        child.stdin.flush()
-    return Outcome(attempt.name, _exit_code(child, should_stop), socket.gethostname(), last_lines(log, start))
+    return child, start
 
 
 def _exit_code(child: subprocess.Popen[bytes], should_stop: Callable[[], bool]) -> int:

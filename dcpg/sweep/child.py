@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dcpg.config.schema import Config
 
 PARENT_DIED = 70
+STORAGE_AWAY = 69  # the run's files could not be reached: that is no failure of the run
 STOPPED = 75  # the exit code of dcpg.errors.Stopped, which is not imported yet when it is needed
 
 
@@ -98,7 +99,26 @@ def main() -> None:
     from dcpg.text import speak_to_the_command_line
 
     speak_to_the_command_line()
-    guarded(work)
+    guarded(_work_unless_away)
+
+
+def _work_unless_away() -> None:
+    """Work. If the storage fails for a reason that may pass, say it and end with a code of its own."""
+    from dcpg.errors import InUse
+    from dcpg.machine.memory import memory_was_refused
+    from dcpg.storage.files import storage_behind
+    from dcpg.text import say
+
+    try:
+        work()
+    except InUse:  # which comes of an error of the lock
+        raise
+    except Exception as error:
+        away = storage_behind(error)
+        if away is None or memory_was_refused(error):
+            raise
+        say(f"dcpg: The run's files cannot be reached now: {error}", to=sys.stderr)
+        sys.exit(STORAGE_AWAY)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from dcpg.extras import need
 from dcpg.machine.automatic import settled
 from dcpg.methods.plugins import to_send
 from dcpg.runs.status import RunStatus, is_running, status_of
-from dcpg.storage.files import dump, write_atomic
+from dcpg.storage.files import dump, own_folder, write_atomic
 from dcpg.storage.lock import Lock
 from dcpg.storage.rows import Event
 from dcpg.storage.rundir import RunDirectory
@@ -131,6 +131,7 @@ class Driver:
     def _prepare(self, retry: bool, resume_command: str) -> None:
         try:
             write_atomic(self.directory.plan, dump(plan_json(self.plan) | {"command": resume_command}))
+            own_folder(self.directory.runs)
             self.index = Index(self.directory.index)
             self.index.reconcile({name: status.state == "finished" for name, status in self.statuses.items()})
         except OSError as error:
@@ -315,11 +316,23 @@ class Driver:
         self.index.append(Event(run=name, event="failed", code=code, place=place, last_lines=lines))
         self.observer.message(f"{name} is given up: {history.reason_to_give_up}. Log: {self.directory.log(name)}")
 
+    def _check_still_there(self) -> None:
+        """Do not call runs done that are no longer where they were written: the directory may have been moved."""
+        done = [name for name, status in self.statuses.items() if status.state == "finished"]
+        gone = [name for name in done if self._read_status(name).state != "finished"]
+        if gone:
+            raise StorageFailed(
+                f"{counted(len(gone), 'run')} that {'was' if len(gone) == 1 else 'were'} done cannot be found in "
+                f"{self.directory.runs} any more, such as {gone[0]}: was it moved, or is its disk away? Start "
+                "the sweep again where its runs are; nothing is repeated."
+            )
+
     def _conclude(self, resume_command: str) -> SweepView:
         if self.broken is not None and not self.signals.asked:
             raise self.broken
         self.missing |= missing_analyses([self.jobs[name] for name in self.not_analysed], self.statuses, self.directory)
         self.not_analysed = {name: why for name, why in self.not_analysed.items() if self.missing[name]}
+        self._check_still_there()
         now = view(self.plan, self.index, self.statuses, lambda name: False, self.missing)
         done, failed = now.counts["done"], now.counts["failed"]
         progress = f"{done} of {counted(len(self.jobs), 'run')} {'is' if len(self.jobs) == 1 else 'are'} done"

@@ -73,7 +73,7 @@ class RunHistory:
         if self.failures >= MAX_FAILURES:
             return f"it failed {MAX_FAILURES} times without progress (last exit code {self.code})"
         if self.lost >= MAX_LOST:
-            return f"its worker was lost, or it was stopped, {MAX_LOST} times without progress"
+            return f"its worker or its storage was lost, or it was stopped, {MAX_LOST} times without progress"
         return ""
 
 

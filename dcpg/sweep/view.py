@@ -151,16 +151,24 @@ def driver_of(root: Path) -> tuple[bool, str]:
         command = read_json(SweepDirectory(root).plan, MAX_PLAN_SIZE).get("command")
     except (OSError, ValueError, AttributeError):
         command = None
-    return is_running(root), _sweep_command(command) if isinstance(command, str) else ""  # the lock is as that of a run
+    found = _sweep_command(command, root) if isinstance(command, str) else ""
+    return is_running(root), found  # the lock is as that of a run
 
 
-def _sweep_command(recorded: str) -> str:
-    """A recorded command, which may be anybody's, as one call of `dcpg sweep` with all else quoted; else empty."""
+def _sweep_command(recorded: str, root: Path) -> str:
+    """A recorded command, which may be anybody's, as one call of `dcpg sweep` with all else quoted; else empty.
+
+    It names the directory where the sweep lies now, which may have been moved or copied.
+    """
     try:
         words = shlex.split(one_line(recorded)) if len(recorded) <= LONGEST_COMMAND else []
     except ValueError:
         return ""
-    return shlex.join(words) if words[:2] == ["dcpg", "sweep"] else ""
+    if words[:2] != ["dcpg", "sweep"]:
+        return ""
+    if "--out" in words[:-1]:
+        words[words.index("--out") + 1] = str(root)
+    return shlex.join(words)
 
 
 def view_directory(root: Path) -> tuple[Plan, SweepView]:

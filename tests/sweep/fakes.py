@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dcpg.config.schema import SCHEMA
-from dcpg.errors import Stopped, SweepIncomplete
+from dcpg.errors import Stopped, StorageFailed, SweepIncomplete
 from dcpg.storage.files import dump
 from dcpg.storage.rows import Evaluation, Event, Split, Summary, Timing
 from dcpg.sweep.attempt import Attempt, Outcome
@@ -143,7 +143,7 @@ def drive_once(
     engine, quiet = Memory(root, script or {}, then), Quiet()
     try:
         end: Any = Driver(plan or planned(), root, quiet).run(engine.make, "dcpg sweep x", retry)
-    except (Stopped, SweepIncomplete) as error:
+    except (Stopped, StorageFailed, SweepIncomplete) as error:
         end = error
     assert not (root / "lock").exists()
     return engine, quiet, end

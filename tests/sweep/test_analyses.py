@@ -198,6 +198,7 @@ def test_the_process_of_a_run_makes_them(tmp_path: Path) -> None:
 def test_a_process_that_is_given_more_steps_goes_on(tmp_path: Path) -> None:
     """The result is that of a run that was begun with them, and the analyses are of the new weights."""
     (job,) = planned(methods="ddcpg", seeds=1, steps=256, analyse_after="values").jobs
+    (tmp_path / "runs").mkdir()
     for steps in (128, 256):
         config = {**job.config.to_json(), "steps": steps}
         assert run_attempt(Attempt(str(tmp_path), "a", config, analyses=["values"]), lambda: False).code == 0

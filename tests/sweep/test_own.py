@@ -132,6 +132,7 @@ def test_a_child_loads_the_plugin_and_the_environment_that_it_is_told(folder: Pa
     sent = plugins.to_send("mine", "impala")
     paths = {"PYTHONPATH": str(ROOT)}  # the file imports from these tests
     attempt = Attempt(str(folder / "sweep"), job.name, job.config.to_json(), sent, job.own.sent)
+    (folder / "sweep/runs").mkdir(parents=True)
     outcome = run_attempt(attempt, lambda: False, paths)
     assert outcome.code == 0, outcome.last_lines
     out = folder / "sweep/runs" / job.name
@@ -153,6 +154,7 @@ def test_a_run_on_another_environment_of_the_same_name_is_not_taken(folder: Path
     (job,) = one.jobs
     assert job.own is not None
     attempt = Attempt(str(folder / "sweep"), job.name, job.config.to_json(), [], job.own.sent)
+    (folder / "sweep/runs").mkdir(parents=True)
     assert run_attempt(attempt, lambda: False, {"PYTHONPATH": str(ROOT)}).code == 0
     directory = SweepDirectory(folder / "sweep")
     assert [status.state for status in statuses(one, directory).values()] == ["finished"]
