@@ -129,13 +129,14 @@ def train(
                 "Give either game=... (Procgen) or env=... (a function (num_envs, seed) -> vector environment).",
             )
         )
+    here = Path.cwd()  # the user's environment may change it
     maker = find(env, test_env, name) if env is not None or test_env is not None or name is not None else None
     played = game if maker is None else OWN + maker.name
     config = resolve(method, str(played), preset=preset, steps=steps, seed=seed, settings=settings)
-    directory = Path(out) if out is not None else Path("runs") / f"{(maker.name if maker else game)}-{method}-{seed}"
-    told = _observers(observer, progress)
+    asked = Path(out) if out is not None else Path("runs") / f"{(maker.name if maker else game)}-{method}-{seed}"
+    directory, told = here / asked if maker else asked, _observers(observer, progress)
     starting.start(config, directory, maker, told, Path(init) if init is not None else None)
-    return _finished(Run(directory, env, test_env))
+    return _finished(Run(_as_asked(asked, directory), env, test_env))
 
 
 def resume(
@@ -160,14 +161,15 @@ def resume(
     Returns:
         The run.
     """
+    asked = _directory(run)
+    run, env, test_env = _fixed(run, env, test_env)
     written, maker = _maker(run, "resume", env, test_env)
     if written.environment is not None and written.environment.test_id is not None and maker and maker.test is None:
         raise BadInput(
-            f"{_directory(run)} was also evaluated on unseen levels; name them too: "
-            f"{for_audience('--test-env', 'test_env=')}."
+            f"{run} was also evaluated on unseen levels; name them too: {for_audience('--test-env', 'test_env=')}."
         )
-    starting.resume(_directory(run), steps, maker, _observers(observer, progress))
-    return _finished(Run(_directory(run), *_envs(run, env, test_env)))
+    starting.resume(run, steps, maker, _observers(observer, progress))
+    return _finished(Run(_as_asked(asked, run), env, test_env))
 
 
 def _observers(observer: RunObserver | None, progress: bool) -> RunObserver:
@@ -238,8 +240,9 @@ def evaluate(
     from dcpg.runs.evaluate import evaluate_agent, level_range
     from dcpg.storage.rows import SPLITS
 
+    run, env, test_env = _fixed(run, env, test_env)
     written, maker = _maker(run, "eval", env, test_env)
-    agent = load_agent(_directory(run), at, maker)
+    agent = load_agent(run, at, maker)
     if show is not _nothing:
         _show_other_pictures(written, show)
         count = (episodes or agent.config.evaluation.episodes) if levels in SPLITS else len(level_range(levels))
@@ -305,9 +308,10 @@ def record(
     from dcpg.runs import video
     from dcpg.runs.evaluate import environments_to_record
 
-    target = Path(out) if out is not None else _directory(run) / "replay.mp4"
+    run, env, test_env = _fixed(run, env, test_env)
+    target = run / "replay.mp4" if out is None else Path(out) if env is None else Path(out).absolute()
     written, maker = _maker(run, "record", env, test_env)
-    agent = load_agent(_directory(run), at, maker)
+    agent = load_agent(run, at, maker)
     video.check_target(target)
     environments = environments_to_record(agent, levels, maker)
     if show is not _nothing:
@@ -386,7 +390,8 @@ def analyse(
     from dcpg.analysis.analyse import analyse as measure
 
     given = {"states": states, "burn_in": burn_in, "levels": levels, "episodes": episodes}
-    return measure(_directory(run), analysis, given, at, _analysed_on(run, analysis, env, test_env), show)
+    run, env, test_env = _fixed(run, env, test_env)
+    return measure(run, analysis, given, at, _analysed_on(run, analysis, env, test_env), show)
 
 
 # -- many runs
@@ -426,7 +431,7 @@ def analyse_all(
     from dcpg.analysis.many import analyse_each
     from dcpg.runs.folders import run_directories
 
-    paths, problems = run_directories([_directory(run) for run in directories])
+    paths, problems = run_directories([_fixed(run, env, test_env)[0] for run in directories])
     for problem in problems:
         say(f"warning: {problem.path}: {problem.text}", to=sys.stderr)
     given = {"states": states, "burn_in": burn_in, "levels": levels, "episodes": episodes}
@@ -570,22 +575,27 @@ def sweep(
 # -- what several calls share
 
 
-def _envs(run: Run | str | Path, env: Env | None, test_env: Env | None) -> tuple[Env | None, Env | None]:
-    """What was given, or else what the run remembers from its training in this process."""
+def _fixed(run: Run | str | Path, env: Env | None, test_env: Env | None) -> tuple[Path, Env | None, Env | None]:
+    """The directory of a run, and the environments that were given, or that it remembers from training in this process.
+
+    With an environment of the user's own the directory is absolute: that code may change the working directory.
+    """
     if isinstance(run, Run):
         env, test_env = (run.env if env is None else env), (run.test_env if test_env is None else test_env)
-    return env, test_env
+    return _directory(run) if env is None else _directory(run).absolute(), env, test_env
 
 
-def _maker(
-    run: Run | str | Path, verb: str, env: Env | None = None, test_env: Env | None = None
-) -> tuple[Written, EnvMaker | None]:
-    written = read_written(RunDirectory(_directory(run)))
-    env, test_env = _envs(run, env, test_env)
-    return written, maker_for(written.config.game, written.environment, env, test_env, f"{verb} {_directory(run)}")
+def _as_asked(asked: Path, directory: Path) -> Path:
+    """A directory as the user named it, if that still leads there."""
+    return asked if asked.absolute() == directory.absolute() else directory
 
 
-def _analysed_on(run: Run | str | Path, analysis: str, env: Env | None, test_env: Env | None) -> EnvMaker | None:
+def _maker(run: Path, verb: str, env: Env | None, test_env: Env | None) -> tuple[Written, EnvMaker | None]:
+    written = read_written(RunDirectory(run))
+    return written, maker_for(written.config.game, written.environment, env, test_env, f"{verb} {run}")
+
+
+def _analysed_on(run: Path, analysis: str, env: Env | None, test_env: Env | None) -> EnvMaker | None:
     return None if analysis == "values" else _maker(run, f"analyse {analysis}", env, test_env)[1]
 
 

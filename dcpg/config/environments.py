@@ -7,6 +7,8 @@ record that is used again is a Gymnasium id that is in the registry already.
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import inspect
 import os
 import re
@@ -23,10 +25,11 @@ from gymnasium.vector import AutoresetMode
 
 from dcpg.config.identity import identity
 from dcpg.config.schema import OWN
+from dcpg.core.registry import source_of
 from dcpg.envs.adapter import GymnasiumEnv, close
 from dcpg.envs.base import Spaces
 from dcpg.errors import BadInput, unknown
-from dcpg.methods.plugins import import_file, import_named, short
+from dcpg.methods.plugins import import_file, import_named, is_installed, sha256_of, short
 from dcpg.text import LONGEST, LONGEST_SOURCE, counted, for_audience, is_name, option, printable
 
 MakeEnv = Callable[..., Any]
@@ -48,6 +51,7 @@ class EnvMaker:
     id: str = ""  # where `train` comes from: a Gymnasium id, module:function or /path/FILE.py:function
     test_id: str | None = None
     given: tuple[str | None, str | None] = (None, None)  # as the user typed it; None: a Python object
+    sha256: str = ""  # of the files in which the functions are written; empty: they are in none
     spaces: Spaces | None = None  # that it must have
 
     def make(self, split: str, n: int, seed: int, stack: int, render: bool = False) -> GymnasiumEnv:
@@ -159,7 +163,20 @@ def find(env: Any, test_env: Any = None, name: str | None = None) -> EnvMaker:
             "most 64."
         )
     typed = tuple(one if isinstance(one, str) else None for one in (env, test_env))
-    return EnvMaker(train, test, name or own_name, id_, test_id, (typed[0], typed[1]))
+    return EnvMaker(train, test, name or own_name, id_, test_id, (typed[0], typed[1]), _sources(train, test))
+
+
+def _sources(*functions: MakeEnv | None) -> str:
+    """A hash of the files in which functions are written; installed packages have versions instead."""
+    files = [source_of(inspect.unwrap(_innermost(one))) for one in functions if one is not None]
+    hashes = [sha256_of(Path(file)) for file in dict.fromkeys(files) if not is_installed(file)]
+    return hashlib.sha256(" ".join(hashes).encode()).hexdigest() if all(hashes) and hashes else ""
+
+
+def _innermost(function: Any) -> Any:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function if hasattr(function, "__qualname__") else type(function)
 
 
 def _function(given: Any, what: str) -> tuple[MakeEnv, str, str]:
@@ -275,11 +292,12 @@ class Environment:
     test_id: str | None
     kind: str  # "gymnasium": an id that a registry may know; "code": the user's own code
     spaces: Spaces
+    sha256: tuple[str, ...] = ()  # of its files: when the run began, and after every resume with changed ones
 
     @classmethod
     def of(cls, maker: EnvMaker, spaces: Spaces) -> Environment:
         kind = "gymnasium" if maker.id in gymnasium.registry else "code"
-        found = cls(maker.name, maker.id, maker.test_id, kind, spaces)
+        found = cls(maker.name, maker.id, maker.test_id, kind, spaces, (maker.sha256,) if maker.sha256 else ())
         cls.parse(found.plain())  # what is refused could not be read again
         return found
 
@@ -289,7 +307,12 @@ class Environment:
             "shape": list(s.shape), "dtype": str(s.dtype), "actions": s.actions, "frame": list(s.frame),
             "first_action": s.first_action, "stack": s.stack,
         }  # fmt: skip
-        return {"name": self.name, "id": self.id, "test_id": self.test_id, "kind": self.kind, "spaces": spaces}
+        named = {"name": self.name, "id": self.id, "test_id": self.test_id, "kind": self.kind}
+        return {**named, "spaces": spaces, "sha256": list(self.sha256)}
+
+    def changed(self, maker: EnvMaker) -> bool:
+        """Whether the files of the same environment are others now, as far as they are known."""
+        return bool(self.sha256) and maker.ids == (self.id, self.test_id) and maker.sha256 != self.sha256[-1]
 
     @classmethod
     def parse(cls, plain: Any) -> Environment:
@@ -308,7 +331,10 @@ class Environment:
                 isinstance(text, str) and len(text) <= LONGEST_SOURCE for text in (id_, "" if test is None else test)
             ):
                 raise ValueError(f"an id is no text of at most {LONGEST_SOURCE:,} characters")
-            return cls(name, id_, test, kind, spaces)
+            hashes = plain.get("sha256", [])  # runs of older releases have none
+            if not isinstance(hashes, list) or not all(is_name(one) for one in hashes):
+                raise ValueError("its hashes are no list of text")
+            return cls(name, id_, test, kind, spaces, tuple(hashes))
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise BadInput(f"environment is not what a run records of one ({printable(error)}).") from None
 

@@ -65,7 +65,7 @@ def load(source: str) -> Plugin:
         raise BadInput(f"There is no file {source} to load as a plugin.")
     place = str(path.absolute()) if is_file else source
     before = LOADED.get(place)
-    if before is not None and (not is_file or before.sha256 == _sha256(path)):
+    if before is not None and (not is_file or before.sha256 == sha256_of(path)):
         return before
     found = _watched(place, lambda: import_file(path) if is_file else import_named(source))
     LOADED[place] = found
@@ -110,8 +110,8 @@ def _imported_by_hand(declared: Any) -> Plugin:
     """Where a declaration comes from that the user imported: a module of a package, or a file."""
     file, module = source_of(declared), sys.modules.get(declared.__module__)
     if "." in declared.__module__ and module is not None and getattr(module, "__file__", None):
-        return Plugin(module.__name__, _sha256(Path(file)), "" if is_installed(file) else _folder_of(module))
-    return Plugin(str(Path(file).absolute()), _sha256(Path(file)))
+        return Plugin(module.__name__, sha256_of(Path(file)), "" if is_installed(file) else _folder_of(module))
+    return Plugin(str(Path(file).absolute()), sha256_of(Path(file)))
 
 
 def load_everything() -> None:
@@ -142,7 +142,7 @@ def _watched(source: str, importing: Callable[[], ModuleType]) -> Plugin:
     module = importing()
     file = getattr(module, "__file__", None)
     folder = "" if file is None or os.sep in source or is_installed(file) else _folder_of(module)
-    plugin = Plugin(source, _sha256(Path(file)) if file else "", folder)
+    plugin = Plugin(source, sha256_of(Path(file)) if file else "", folder)
     for kind, table in TABLES.items():
         for name, entry in table.items():
             if before[kind].get(name) is not entry:
@@ -153,7 +153,7 @@ def _watched(source: str, importing: Callable[[], ModuleType]) -> Plugin:
 def import_file(path: Path) -> ModuleType:
     """Import a file by its path; modules beside it can be imported too. A failure is one sentence."""
     path = path.absolute()
-    name, digest = f"dcpg_file_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}", _sha256(path)
+    name, digest = f"dcpg_file_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}", sha256_of(path)
     if name in sys.modules and _imported.get(name) == digest:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
@@ -216,7 +216,8 @@ def _folder_of(module: ModuleType) -> str:
     return str(Path(str(module.__file__)).absolute().parents[up])
 
 
-def _sha256(file: Path) -> str:
+def sha256_of(file: Path) -> str:
+    """The hash of a file; empty if there is none that can be read."""
     try:
         return hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError:
@@ -278,11 +279,11 @@ def _source(kind: str, name: str) -> Plugin:
     declared = TABLES[kind].declared[name]
     plugin, file = _brought.get((kind, name)), source_of(declared)
     if plugin is None:
-        return Plugin(file, _sha256(Path(file)))
+        return Plugin(file, sha256_of(Path(file)))
     if Path(file) == Path(plugin.source) or plugin.source == declared.__module__:
         return plugin
     # the plugin imports the file with the declaration: both count
-    return Plugin(plugin.source, hashlib.sha256(f"{plugin.sha256} {_sha256(Path(file))}".encode()).hexdigest())
+    return Plugin(plugin.source, hashlib.sha256(f"{plugin.sha256} {sha256_of(Path(file))}".encode()).hexdigest())
 
 
 def changed(recorded: Iterable[Mapping[str, Any]]) -> list[str]:

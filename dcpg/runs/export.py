@@ -7,7 +7,8 @@ import hashlib
 import json
 import os
 import shlex
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -65,24 +66,18 @@ def write(
         CONFIG: dump({**public.plain, "init": None, EXPORT: _about(moment)}, indent=2),
         CARD: card(public, moment, returns_of(run, moment, None if own else agent, show)).encode(),
     }
-    temporary = target.with_name(f".tmp-{target.name}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        discard(temporary)
-        temporary.mkdir()
-        for name, data in files.items():
-            write_durable(temporary / name, data)
-        if agent is not None and not own:
-            from dcpg.runs import video
+        with replacing_folder(target) as temporary:
+            for name, data in files.items():
+                write_durable(temporary / name, data)
+            if agent is not None and not own:
+                from dcpg.runs import video
 
-            show("Recording the agent on unseen levels ...")
-            video.record(agent, environments_to_record(agent, "test"), temporary / REPLAY)
-        fsync_dir(temporary)
-        put(temporary, target)
+                show("Recording the agent on unseen levels ...")
+                video.record(agent, environments_to_record(agent, "test"), temporary / REPLAY)
     except OSError as error:
         raise StorageFailed(f"{target} cannot be written ({error.strerror or error}).") from None
-    finally:
-        discard(temporary)
     return target
 
 
@@ -112,41 +107,62 @@ def _is_export(folder: Path) -> bool:
 def check_replaceable(target: Path, names: Collection[str], recognises: Callable[[Path], bool], what: str) -> None:
     """Refuse a folder that holds anything but `what` from an earlier time: it would be lost.
 
-    Such a folder has no files and folders but those with `names`, and `recognises` accepts it.
+    Such a folder has no files and folders but those with `names`, and `recognises` accepts it. The folders beside it
+    that an export makes for a while, and that one that was killed has left, need not be whole.
     """
-    advice = f"choose another {option('out')}."
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise BadInput(f"{target} is not a folder; {advice}")
-    found = sorted(target.iterdir()) if target.exists() else []
-    if not found:
+    for beside in _beside(target):
+        _check_contents(beside, {*names, *(f".tmp-{name}" for name in names)}, f"an unfinished {target.name}")
+    if not _check_contents(target, names, what):
         return
-    for path in found:
-        inside = list(path.iterdir()) if path.name in names and path.is_dir() and not path.is_symlink() else []
-        for one in (path, *inside):
-            if str(one.relative_to(target)) not in names or (one in inside and not one.is_file()):
-                raise BadInput(f"{target} holds {one.relative_to(target)}, which is no part of {what}; {advice}")
     try:
         known = recognises(target)
     except (OSError, ValueError, TypeError):
         known = False
     if not known:
-        raise BadInput(f"{target} already exists and is not {what}; {advice}")
+        raise BadInput(f"{target} already exists and is not {what}; choose another {option('out')}.")
 
 
-def put(temporary: Path, target: Path) -> None:
-    """Move the folder to its place; an earlier export there is removed last."""
-    before = target.with_name(f".old-{target.name}")
-    discard(before)
-    if target.exists():
-        os.replace(target, before)
+def _check_contents(target: Path, names: Collection[str], what: str) -> bool:
+    """Whether there is anything in a folder; BadInput if it is none, or holds what `what` does not."""
+    advice = f"choose another {option('out')}."
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise BadInput(f"{target} is not a folder; {advice}")
+    found = sorted(target.iterdir()) if target.exists() else []
+    for path in found:
+        inside = list(path.iterdir()) if path.name in names and path.is_dir() and not path.is_symlink() else []
+        for one in (path, *inside):
+            if str(one.relative_to(target)) not in names or (one in inside and not one.is_file()):
+                raise BadInput(f"{target} holds {one.relative_to(target)}, which is no part of {what}; {advice}")
+    return bool(found)
+
+
+def _beside(target: Path) -> tuple[Path, Path]:
+    """Where an export is made, and where an earlier one is until the new one has its place."""
+    return target.with_name(f".tmp-{target.name}"), target.with_name(f".old-{target.name}")
+
+
+@contextmanager
+def replacing_folder(target: Path) -> Iterator[Path]:
+    """A new folder that takes the place of `target` at the end; an earlier export there is removed last."""
+    temporary, before = _beside(target)
+    discard(temporary)
     try:
-        os.replace(temporary, target)
-    except OSError:
-        if before.exists():
-            os.replace(before, target)
-        raise
-    fsync_dir(target.parent)
-    discard(before)
+        temporary.mkdir()
+        yield temporary
+        fsync_dir(temporary)
+        discard(before)
+        if target.exists():
+            os.replace(target, before)
+        try:
+            os.replace(temporary, target)
+        except OSError:
+            if before.exists():
+                os.replace(before, target)
+            raise
+        fsync_dir(target.parent)
+        discard(before)
+    finally:
+        discard(temporary)
 
 
 def _checked(moment: Moment, directory: Path) -> bytes:

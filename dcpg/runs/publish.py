@@ -9,10 +9,10 @@ from pathlib import Path
 
 from dcpg.config.written import parse_written
 from dcpg.errors import BadInput, StorageFailed
-from dcpg.runs.export import check_replaceable, public_config, put
+from dcpg.runs.export import check_replaceable, public_config, replacing_folder
 from dcpg.runs.folders import run_directories
 from dcpg.runs.records import STIFFNESS, read_run
-from dcpg.storage.files import discard, dump, fsync_dir, read_json, read_regular, write_durable
+from dcpg.storage.files import dump, read_json, read_regular, write_durable
 from dcpg.storage.rows import MOST_ROWS, Metrics, Row, Timing, first_rows, read
 from dcpg.storage.rundir import RunDirectory
 
@@ -119,13 +119,7 @@ def _lines(rows: Iterable[Row]) -> bytes:
 
 
 def _write(target: Path, files: dict[str, bytes]) -> None:
-    temporary = target.with_name(f".tmp-{target.name}")
-    discard(temporary)
-    try:
+    with replacing_folder(target) as temporary:
         for name, data in files.items():
             (temporary / name).parent.mkdir(parents=True, exist_ok=True)
             write_durable(temporary / name, data)
-        fsync_dir(temporary)
-        put(temporary, target)
-    finally:
-        discard(temporary)

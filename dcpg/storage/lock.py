@@ -14,7 +14,7 @@ from typing import IO, Any
 import psutil
 
 from dcpg.errors import BadInput, InUse
-from dcpg.storage.files import dump, open_updating, read_json
+from dcpg.storage.files import dump, open_updating, read_json, read_regular
 
 RECORD = 512  # bytes of a lock file
 MOST_RECORD = 10_000  # bytes of one that some other program may have written
@@ -73,6 +73,13 @@ class Lock:
         self._write()
         with contextlib.suppress(OSError):
             os.ftruncate(file.fileno(), RECORD)  # drop the rest of a longer file
+
+    def is_ours(self) -> bool:
+        """Whether the file is one of this program, or nothing that anybody would miss."""
+        try:
+            return bool(self._read()) or not read_regular(self.path, MOST_RECORD).strip(b"\0 \n")
+        except OSError:
+            return True  # `acquire` says what is wrong with it
 
     def _separate(self, file: IO[bytes]) -> IO[bytes]:
         """A file of its own, locked before others can find it and before the shared one is released."""

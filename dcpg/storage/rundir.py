@@ -73,11 +73,10 @@ class RunDirectory:
         for place in self.checkpoints.iterdir() if self.checkpoints.is_dir() else ():
             if not UNFINISHED.fullmatch(place.name):
                 raise BadInput(f"{place} already exists, from something else; choose another {option('out')}.")
-        for rows in (self.metrics, self.evaluations, self.timing):
-            if rows.path.exists():
-                raise BadInput(
-                    f"{rows.path} already exists, from a run or something else; choose another {option('out')}."
-                )
+        names = (self.metrics.path, self.evaluations.path, self.timing.path, self.summary, self.lock.path)
+        for path in names:
+            if path.exists() and not (path == self.lock.path and self.lock.is_ours()):
+                raise BadInput(f"{path} already exists, from a run or something else; choose another {option('out')}.")
 
     def _unwritable(self, error: OSError) -> BadInput:
         return BadInput(f"{self.path} cannot be written to ({error.strerror}); choose another {option('out')}.")

@@ -32,7 +32,7 @@ from dcpg.sweep.engine import Engine
 from dcpg.sweep.index import Index, RunHistory
 from dcpg.sweep.plan import Job, Plan
 from dcpg.sweep.view import SweepView, format_return, missing_analyses, plan_json, statuses, view
-from dcpg.text import counted, option
+from dcpg.text import counted, option, printable
 from dcpg.training.stop import StopSignals, Watchdog
 
 REFRESH_SECONDS = 1.0  # between two looks at the runs
@@ -157,6 +157,12 @@ class Driver:
                     check_plugins(there, f"{name} cannot be continued")
                 else:
                     warn_of_plugins(there)
+                own = job.own.maker if job.own is not None else None
+                if own is not None and there.environment is not None and there.environment.changed(own):
+                    self.observer.message(
+                        f"{name} was trained on {printable(own.id)} as it was then; it has been changed since, and runs "
+                        "that train now use it as it is. Reports name such runs."
+                    )
                 extended += there.config.steps < job.config.steps
                 same[name] = machine = there.config.machine
                 alike.setdefault((job.label, job.config.steps), machine)

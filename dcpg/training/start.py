@@ -11,7 +11,16 @@ from typing import Any
 from dcpg.config.build import known_spaces, spaces_of
 from dcpg.config.environments import Environment, EnvMaker
 from dcpg.config.schema import OWN, Config
-from dcpg.config.written import LATER, PROCGEN, Written, check_plugins, other_library, read_written, to_write
+from dcpg.config.written import (
+    ENVIRONMENT,
+    LATER,
+    PROCGEN,
+    Written,
+    check_plugins,
+    other_library,
+    read_written,
+    to_write,
+)
 from dcpg.envs.base import Spaces, VectorEnv
 from dcpg.envs.procgen import train_seed
 from dcpg.errors import BadInput
@@ -111,6 +120,7 @@ def resume(
         if trainer.algorithm.cursor.rollout < trainer.config.rollouts:
             _warn_of_environment(written, maker, trainer)
         changes = ({} if steps is None else {"steps": config.steps}) | _other_pictures(written, trainer)
+        changes |= _other_files(written, maker, trainer)
         if changes:
             directory.write_json(directory.config, {**written.plain, **changes})
         return trainer.run()
@@ -154,6 +164,20 @@ def _other_pictures(written: Written, trainer: Trainer) -> dict[str, Any]:
     )
     trainer.pictures.append(other["pictures"])
     return {LATER: [*written.libraries[1:], other]}
+
+
+def _other_files(written: Written, maker: EnvMaker | None, trainer: Trainer) -> dict[str, Any]:
+    """What config.json adds when the files of your own environment were changed since the run was trained on them."""
+    before = written.environment
+    if maker is None or before is None or not before.changed(maker):
+        return {}
+    if trainer.algorithm.cursor.rollout >= trainer.config.rollouts:  # nothing is left to play
+        return {}
+    trainer.observer.warn(
+        f"{printable(maker.id)} was changed since this run was trained on it: it goes on with the environment as it is "
+        "now, and reports say so."
+    )
+    return {ENVIRONMENT: dataclasses.replace(before, sha256=(*before.sha256, maker.sha256)).plain()}
 
 
 def _close(env: VectorEnv) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -195,14 +196,16 @@ class Trainer(LoopObserver):
         if not self.ranks.first:
             return
         place = self.directory.milestones / f"{self.steps:012d}"
+        weights = save_weights(self.network)
         state = {
             "steps": self.steps,
             "normaliser": self.collector.normaliser.state(),
             "evaluations": self.directory.evaluations.count,
+            "sha256": hashlib.sha256(weights).hexdigest(),
         }
         try:
             own_folder(place.parent)
-            write_atomic(place.with_suffix(".safetensors"), save_weights(self.network))
+            write_atomic(place.with_suffix(".safetensors"), weights)
             self.directory.write_json(place.with_suffix(".json"), state)
         except (OSError, StorageFailed) as error:
             self._warn(f"The milestone at {self.steps} steps was not written ({error}).")

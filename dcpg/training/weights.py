@@ -23,7 +23,7 @@ from dcpg.errors import BadInput, Notice, NoValidCheckpoint
 from dcpg.storage.checkpoint import MOST_STATE, Checkpoint, CheckpointStore, Damaged
 from dcpg.storage.files import read_json, read_regular
 from dcpg.storage.rundir import RunDirectory
-from dcpg.text import option
+from dcpg.text import option, printable
 from dcpg.training.state import read_plain, read_tensors
 
 WEIGHTS = "model.safetensors"  # of an export
@@ -167,6 +167,10 @@ def _milestone(run: RunDirectory, at: int) -> Moment:
         state = read_json(run.milestones / f"{at:012d}.json", MOST_STATE)
         normaliser = _normaliser(state["normaliser"])
         weights = read_regular(run.milestones / f"{at:012d}.safetensors", MOST_WEIGHTS)
+        if state["steps"] != at:
+            raise ValueError(f"it is of {printable(state['steps'])} steps")
+        if "sha256" in state and state["sha256"] != hashlib.sha256(weights).hexdigest():  # older ones have none
+            raise ValueError("its weights do not have the hash that was written down")
         return Moment(weights, normaliser, at, int(state["evaluations"]))
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise NoValidCheckpoint(f"The milestone at {at} steps of {run.path} is damaged ({error}).") from None

@@ -21,7 +21,7 @@ from dcpg.config.environments import Environment, find
 from dcpg.config.identity import identity
 from dcpg.envs.base import Spaces
 from dcpg.errors import BadInput, Stopped
-from dcpg.runs.records import read
+from dcpg.runs.records import read, read_run
 from tests.cli.test_cli import run as command
 from tests.training.test_learning import Signpost, make, make_test
 
@@ -283,6 +283,41 @@ def test_a_registered_id_is_used_again_and_nothing_else_is(folder: Path) -> None
     with pytest.raises(BadInput, match="name it again"):
         dcpg.evaluate(run.directory)
     assert not (folder / "sprung").exists()
+
+
+def test_an_environment_may_change_the_working_directory(folder: Path) -> None:
+    (folder / "elsewhere").mkdir()
+    (folder / "walk.py").write_text(f"import os\nos.chdir({str(folder / 'elsewhere')!r})\n{FILE.format(count=5)}")
+    options = {"preset": "tiny", "steps": 256, "settings": QUICK, "progress": False}
+    run = dcpg.train("ppo", env="walk.py:make", out="mine", **options)  # type: ignore[arg-type]
+    assert run.directory == folder / "mine"  # what was asked for leads elsewhere now
+    assert run.summary["steps"] == 256
+    assert list((folder / "elsewhere").iterdir()) == []
+
+
+def test_a_changed_environment_is_warned_of_and_recorded(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = {"preset": "tiny", "steps": 256, "settings": QUICK, "progress": False}
+    run = dcpg.train("ppo", env="one/signpost.py:make", out=folder / "run", **options)  # type: ignore[arg-type]
+    (first,) = recorded(folder / "run")
+    changed = FILE.format(count=25)
+    (folder / "one/signpost.py").write_text(changed)
+    capsys.readouterr()
+    dcpg.evaluate(run.directory, levels="train", env="one/signpost.py:make")
+    for steps in (512, 768):
+        dcpg.resume(run.directory, env="one/signpost.py:make", steps=steps, progress=False)
+    said = capsys.readouterr().err
+    assert said.count(f"{folder}/one/signpost.py:make was changed since this run was trained on it") == 1
+    assert recorded(folder / "run")[0] == first
+    assert len(set(recorded(folder / "run"))) == len(recorded(folder / "run")) == 2
+    assert read_run(folder / "run")[1] == ["its environment was changed while it trained"]
+    other = dcpg.train("ppo", env="one/signpost.py:make", out=folder / "other", seed=1, **options)  # type: ignore[arg-type]
+    assert recorded(other.directory)[0] == recorded(folder / "run")[1]
+
+
+def recorded(run: Path) -> list[str]:
+    """The hashes of the files of a run's environment."""
+    found: list[str] = json.loads((run / "config.json").read_text())["environment"]["sha256"]
+    return found
 
 
 def test_another_environment_is_warned_of_while_something_is_left_to_train(

@@ -107,7 +107,7 @@ def trained(files: Path, **more: Any) -> Path:
 def test_a_file_is_loaded_recorded_and_named_when_it_is_missing(files: Path) -> None:
     out = trained(files)
     plain = json.loads((out / "config.json").read_text())
-    digest = plugins._sha256(files / "mine.py")
+    digest = plugins.sha256_of(files / "mine.py")
     assert plain["plugins"] == [{"kind": "method", "name": "mine", "plugin": str(files / "mine.py"), "sha256": digest}]
     assert plain["method_values"]["algorithm.strength"] == 0.25
     assert "DCPG that holds its value less." in plain["explained"]
@@ -192,7 +192,7 @@ def test_a_variable_and_an_entry_point_are_used_only_for_unknown_names(
     assert resolve("mine", "maze").algorithm.strength == 0.25
     assert set(plugins.LOADED) == {str(files / "mine.py"), "linear"}
     assert plugins.to_send("mine", "linear")[1] == {
-        "source": "linear", "sha256": plugins._sha256(files / "linear.py"), "folder": str(files)
+        "source": "linear", "sha256": plugins.sha256_of(files / "linear.py"), "folder": str(files)
     }  # fmt: skip
     forget()
     monkeypatch.delenv(plugins.VARIABLE)

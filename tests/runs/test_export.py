@@ -294,6 +294,15 @@ def test_an_export_replaces_an_export_and_nothing_else(
         with pytest.raises(BadInput, match=words):
             export.write(trained, place)
         assert before is None or contents(place) == before
+    for beside in (".tmp-mine", ".old-mine"):
+        (tmp_path / beside).mkdir()
+        (tmp_path / beside / "thesis.txt").write_text("mine")
+        with pytest.raises(BadInput, match=f"{beside} holds thesis.txt, which is no part of an unfinished mine"):
+            export.write(trained, tmp_path / "mine")
+        assert (tmp_path / beside / "thesis.txt").read_text() == "mine"
+        (tmp_path / beside / "thesis.txt").rename(tmp_path / beside / ".tmp-replay.mp4")
+    export.write(trained, tmp_path / "mine")
+    assert not any((tmp_path / beside).exists() for beside in (".tmp-mine", ".old-mine"))
     with pytest.raises(BadInput, match="untrained"):
         export.write(trained, tmp_path / "zero", 0)
     with pytest.raises(BadInput, match="is an export already"):

@@ -47,6 +47,14 @@ def link(place: Path, to: Path) -> None:
     place.symlink_to(to)
 
 
+@pytest.mark.parametrize("name", ["summary.json", "lock", "metrics.jsonl"])
+def test_a_new_run_takes_no_file_of_somebody_else(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(BadInput, match=f"{name} already exists"):
+        dcpg.train("ppo", game="maze", preset="tiny", steps=128, out=tmp_path, settings=TINY, progress=False)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: "mine"}
+
+
 @pytest.mark.parametrize("name", ["curves.png", ".tmp-curves.png", "replay.gif", ".tmp-replay.gif", "summary.json"])
 def test_output_is_not_written_through_a_link(run: Path, tmp_path: Path, name: str) -> None:
     mine = tmp_path / "mine"

@@ -206,6 +206,13 @@ def test_milestones_hold_the_weights_of_their_time(tmp_path: Path) -> None:
     assert all(fresh[k].equal(v) for k, v in untrained.network.state_dict().items())
     with pytest.raises(BadInput, match="no weights at 300 steps; it has them at 0, 256, 512, 768"):
         dcpg.load(long, at=300)
+    at_256, at_512 = (long.directory / "milestones" / f"{n:012d}.safetensors" for n in (256, 512))
+    at_512.write_bytes(at_256.read_bytes())
+    with pytest.raises(NoValidCheckpoint, match="do not have the hash"):
+        dcpg.load(long, at=512)
+    at_512.with_suffix(".json").write_bytes(at_256.with_suffix(".json").read_bytes())
+    with pytest.raises(NoValidCheckpoint, match="it is of 256 steps"):
+        dcpg.load(long, at=512)
 
 
 def test_tensorboard_has_every_number_once_after_a_resume(tmp_path: Path) -> None:
