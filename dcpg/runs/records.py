@@ -26,6 +26,9 @@ from dcpg.storage.rows import MOST_ROWS, SPLITS, VALUES, Evaluation, Metrics, Su
 from dcpg.storage.rundir import RunDirectory
 from dcpg.text import counted, is_name, printable
 
+FILES = (  # that a record is made from
+    "config.json", "eval.jsonl", "metrics.jsonl", "summary.json", "analysis/levels.json", "analysis/ood-actions.json",
+)  # fmt: skip
 NEWEST = 3  # evaluations that keep their single episodes
 MOST_ANALYSIS = 64_000_000  # bytes
 LARGEST_RETURN = 1e70  # or a value or a measurement: the squares of variances are finite
@@ -158,12 +161,23 @@ def without_duplicates(records: list[Record], problems: list[Problem]) -> list[R
 
 
 def _read_cached(path: Path, cache: Cache) -> tuple[Record, list[str]]:
-    names = ("config.json", "eval.jsonl", "metrics.jsonl", "analysis/levels.json", "analysis/ood-actions.json")
-    files = [path / name for name in names if os.path.exists(path / name)]
-    now = tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+    now = tuple(_state(path / name) for name in FILES)
     if path not in cache or cache[path][0] != now:
-        cache[path] = (now, read_run(path))
+        found = read_run(path)
+        if found[1]:  # what could not be read may be readable next time, without another size or time
+            cache.pop(path, None)
+            return found
+        cache[path] = (now, found)
     return cache[path][1]
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """What changes with a file; of one that cannot be looked at, the reason."""
+    try:
+        found = os.lstat(path)
+    except OSError as error:
+        return (error.errno or 0,)
+    return found.st_size, found.st_mtime_ns
 
 
 def read_run(path: Path) -> tuple[Record, list[str]]:
@@ -181,7 +195,7 @@ def read_run(path: Path) -> tuple[Record, list[str]]:
     _check_steps(evaluations, config)
     # a report over thousands of runs has no memory for every episode
     evaluations[:-NEWEST] = [_without_episodes(evaluation) for evaluation in evaluations[:-NEWEST]]
-    notes += [f"{name}: rows were changed after the run had written them" for name in _altered(run)]
+    notes += [f"{name}: rows were changed after the run had written them" for name in _altered(run, notes)]
     analyses = _analyses(run, config, evaluations[-1].steps if evaluations else 0, notes)
     found = Record(path, written, evaluations, _measurements(run, config, notes), analyses)
     if len(found.label) > LONGEST_LABEL:
@@ -189,11 +203,14 @@ def read_run(path: Path) -> tuple[Record, list[str]]:
     return found, notes
 
 
-def _altered(run: RunDirectory) -> list[str]:
-    """The files that a resume found changed; a summary that cannot be read says nothing."""
+def _altered(run: RunDirectory, notes: list[str]) -> list[str]:
+    """The files that a resume found changed."""
     try:
         found = Summary.parse(read_json(run.summary, MOST_ANALYSIS)).altered
-    except (OSError, ValueError, TypeError):
+    except FileNotFoundError:
+        return []
+    except (ValueError, TypeError) as error:
+        notes.append(f"summary.json was passed over ({printable(error)})")
         return []
     return [printable(name) for name in found] if found is not UNSET else []
 
@@ -258,11 +275,8 @@ def _analyses(run: RunDirectory, config: Config, steps: int, notes: list[str]) -
     """The results of `dcpg analyse` for this run's newest weights, if they have the form that the report reads."""
     found: dict[str, dict[str, Any]] = {}
     for name, check in (("ood-actions", _check_ood_actions), ("levels", _check_levels)):
-        path = run.path / "analysis" / f"{name}.json"
-        if not os.path.exists(path):
-            continue
         try:
-            plain = read_json(path, MOST_ANALYSIS)
+            plain = read_json(run.analysis / f"{name}.json", MOST_ANALYSIS)
             expected = {"analysis": name, "method": config.method, "game": config.game, "seed": config.seed}
             if {key: plain[key] for key in expected} != expected:
                 raise BadInput("it is of another run")
@@ -270,7 +284,9 @@ def _analyses(run: RunDirectory, config: Config, steps: int, notes: list[str]) -
             if kept["steps"] < steps:
                 raise BadInput(f"it is of the weights at {kept['steps']:,} steps; run `dcpg analyse {name}` again")
             found[name] = kept
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, BadInput) as error:
+        except FileNotFoundError:
+            continue
+        except (ValueError, TypeError, KeyError, AttributeError, BadInput) as error:
             notes.append(f"analysis/{name}.json was passed over ({error})")
     return found
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +19,21 @@ from dcpg.errors import BadInput
 from dcpg.report.serve import file_states
 from dcpg.runs.comparable import setting_today, variant_of
 from dcpg.runs.folders import Problem, run_directories
-from dcpg.runs.records import NEWEST, Record, read, read_run
-from tests.synthetic import LAPTOP_NOW, configuration, edit, lines, of_schema_5, rows_of, some, stiffness_rows, write
+from dcpg.runs.publish import publish
+from dcpg.runs.records import NEWEST, Cache, Record, read, read_run
+from dcpg.storage import files
+from tests.synthetic import (
+    LAPTOP_NOW,
+    configuration,
+    edit,
+    lines,
+    of_schema_5,
+    ood_actions,
+    rows_of,
+    some,
+    stiffness_rows,
+    write,
+)
 
 
 def test_of_two_runs_of_a_seed_the_furthest_is_taken(tmp_path: Path) -> None:
@@ -120,6 +136,55 @@ def test_your_own_environment_may_have_other_levels_and_no_unseen_ones(tmp_path:
         del row["train_return"]
     with pytest.raises(BadInput, match=r"eval\.jsonl, row 1: train_return is missing"):
         read_run(write(tmp_path / "other", config, rows))
+
+
+# -- what cannot be read is said
+
+
+def refuse(refused_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a file out of reach, as it is for somebody who may not enter its folder."""
+    plain, stat = files._plain, os.stat
+
+    def refused(original: Any, path: Any, *more: Any, **others: Any) -> Any:
+        if str(path) == str(refused_path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return original(path, *more, **others)
+
+    monkeypatch.setattr(files, "_plain", partial(refused, plain))
+    monkeypatch.setattr(os, "stat", partial(refused, stat))  # os.path.exists asks it, and says no
+
+
+@pytest.mark.parametrize("name", ["summary.json", "analysis/levels.json", "analysis/ood-actions.json"])
+def test_a_file_that_may_not_be_read_is_noted_until_it_may(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configuration("ddcpg", "bigfish", 0, preset="tiny")
+    run, other = some(tmp_path / "runs" / "run", "ddcpg"), some(tmp_path / "other", "ppo")
+    wrong = dataclasses.replace(run, wrong=[3, 2], raw=[4, 1])
+    about = {"method": "ddcpg", "game": "bigfish", "seed": 0, "steps": 2048}
+    split = {"levels": [1, 2], "returns": [0.5, 1.5]}
+    (run.path / "analysis").mkdir()
+    for analysis, plain in (
+        ("levels", {"analysis": "levels", "train": split, "test": split, **about}),
+        ("ood-actions", ood_actions(wrong, config, 2048)),
+    ):
+        (run.path / "analysis" / f"{analysis}.json").write_text(json.dumps(plain))
+    (run.path / "summary.json").write_text(json.dumps(about | {"steps_asked": 2048, "status": "finished"}))
+    cache: Cache = {}
+    with monkeypatch.context() as patch:
+        refuse(run.path / name, patch)
+        (record,), problems = read([tmp_path / "runs"], cache)
+        assert problems == [Problem(run.path, f"{name} was passed over (Permission denied)")]
+        assert len(record.analyses) == (2 if name == "summary.json" else 1)
+        published = publish([run.path, other.path], tmp_path / "out")
+        assert published.left_out == {run.path: f"{name} cannot be read (Permission denied)"}
+    (record,), problems = read([tmp_path / "runs"], cache)  # its size and time are the same
+    assert (len(record.analyses), problems) == (2, [])
+    (run.path / name).unlink()
+    (run.path / name).symlink_to(tmp_path / "nowhere")
+    assert [problem.text for problem in read([tmp_path / "runs"], cache)[1]] == [
+        f"{name} was passed over (Too many levels of symbolic links)"
+    ]
 
 
 # -- a run's preset values are its own
