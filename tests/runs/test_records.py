@@ -187,6 +187,46 @@ def test_a_file_that_may_not_be_read_is_noted_until_it_may(
     ]
 
 
+def test_more_than_a_run_with_its_settings_can_have_is_refused_by_name(tmp_path: Path) -> None:
+    """8 episodes, 16 rollouts and 200 levels, and four times as many for other releases."""
+
+    def with_episodes(path: Path, count: int, rows: int = 3) -> Path:
+        config = configuration("dcpg", "bigfish", 0, preset="tiny")
+        places = [round(1 + 15 * place / (rows - 1)) for place in range(rows)]
+        return write(path, config, rows_of(config, random.Random(0), rollouts=places, episodes=count))
+
+    assert read_run(with_episodes(tmp_path / "most", 32, 16))[0].finished
+    many = {"train_returns": [1] * 33, "train_levels": [1] * 33, "train_return": 1}
+    for name, damage, words in (
+        ("episodes", edit("eval.jsonl", lambda rows: rows[0].update(many)),
+         "eval.jsonl, row 1: train_returns has 33 episodes, more than 32."),
+        ("row", edit("eval.jsonl", lambda rows: rows[1].update(test_returns=[1.0] * 2000, test_levels=[1] * 2000)),
+         "eval.jsonl, row 2 has 16,458 bytes: more than"),
+        ("rows", edit("eval.jsonl", lambda rows: "".join(lines([rows[0]] * 17))),
+         "eval.jsonl has more than 16 rows, which no run with these settings writes."),
+        ("bytes", edit("eval.jsonl", lambda rows: "".join(lines(rows)) + "0" * 200_000),
+         "eval.jsonl cannot be read (it has more than 115,200 bytes)."),
+    ):  # fmt: skip
+        path = with_episodes(tmp_path / name, 3)
+        damage(path)
+        with pytest.raises(BadInput) as refused:
+            read_run(path)
+        assert words in str(refused.value)
+
+
+def test_levels_beyond_those_of_the_run_are_passed_over(tmp_path: Path) -> None:
+    path = some(tmp_path / "run", "dcpg").path
+    (path / "analysis").mkdir()
+    about = {"analysis": "levels", "method": "dcpg", "game": "bigfish", "seed": 0, "steps": 2048}
+    for count, words in ((800, []), (801, ["train has 801 levels, more than 800"]), (200_000, ["more than 1,160,000"])):
+        split = {"levels": list(range(count)), "returns": [0.5] * count}
+        (path / "analysis" / "levels.json").write_text(json.dumps({"train": split, "test": split, **about}))
+        record, notes = read_run(path)
+        assert len(notes) == len(words)
+        assert all(word in note for word, note in zip(words, notes, strict=True))
+        assert len(record.analyses) == 1 - len(words)
+
+
 # -- a run's preset values are its own
 
 
