@@ -25,6 +25,7 @@ from dcpg.storage import files
 from tests.synthetic import (
     LAPTOP_NOW,
     configuration,
+    configured,
     edit,
     lines,
     of_schema_5,
@@ -225,6 +226,12 @@ def test_levels_beyond_those_of_the_run_are_passed_over(tmp_path: Path) -> None:
         assert len(notes) == len(words)
         assert all(word in note for word, note in zip(words, notes, strict=True))
         assert len(record.analyses) == 1 - len(words)
+
+
+def test_values_that_a_run_records_of_a_method_of_the_package_are_not_believed(tmp_path: Path) -> None:
+    path = some(tmp_path / "run", "dcpg", settings={"algorithm.gamma": 0.5}).path
+    configured(lambda plain: plain.update(method_values={"algorithm.gamma": 0.5}))(path)
+    assert read_run(path)[0].label == "dcpg [gamma=0.5]"
 
 
 # -- a run's preset values are its own
