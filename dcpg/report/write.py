@@ -19,6 +19,7 @@ from dcpg.report.comparison import (
     compare,
     note_other_pictures,
     note_other_plugins,
+    note_other_starts,
     usual_setting,
 )
 from dcpg.report.figures import FIGURES, STIFFNESS_FIGURES, VALUE_FIGURES, same_pictures, style
@@ -89,6 +90,7 @@ def write_report(
     compared = {id(record): record for record in (*comparison.records, *measured.records, *grid.records)}
     note_other_pictures(compared.values(), problems)
     note_other_plugins(compared.values(), problems)
+    note_other_starts(compared.values(), problems)
     if not comparison.records:
         raise BadInput(f"No evaluation yet in {counted(len(records), 'run')}; come back when there is one.")
     tell("tables", 0, 1)

@@ -119,7 +119,7 @@ def read(
             continue
         problems += [Problem(path, note) for note in notes]
         records.append(record)
-    return without_duplicates(told_apart(records), problems), problems
+    return without_copies(without_duplicates(told_apart(records), problems), problems), problems
 
 
 def told_apart(records: list[Record]) -> list[Record]:
@@ -157,13 +157,43 @@ def without_duplicates(records: list[Record], problems: list[Problem]) -> list[R
     for record in sorted(records, key=lambda r: (-r.steps, -len(r.stiffness), -len(r.analyses))):
         key = (record.setting, record.label, record.game, record.config.seed)
         if key in best:
-            problems.append(
-                Problem(record.path, f"left out: the same method, game, seed and settings as {best[key].path}")
-            )
+            text = f"left out: the same method, game, seed and settings as {best[key].path}"
+            problems.append(Problem(record.path, text + _other_start(record, best[key])))
         else:
             best[key] = record
     kept = {id(record) for record in best.values()}
     return [record for record in records if id(record) in kept]
+
+
+def _other_start(record: Record, kept: Record) -> str:
+    """That two runs of a seed began with the weights of different runs, as the end of a sentence."""
+    mine, other = record.written.init, kept.written.init
+    return "" if mine == other else f", though it began with the weights of {printable(mine)}, not {printable(other)}"
+
+
+def without_copies(records: list[Record], problems: list[Problem]) -> list[Record]:
+    """One of several runs whose rows are the same under different seeds, as of a copy whose seed was changed.
+
+    All columns of all evaluations must be equal. Returns alone may be so by chance: short runs, or deterministic
+    environments of the user's own, earn nothing or the same in every episode. The predicted values are those of
+    networks whose weights were drawn from the seed, and levels follow from it. As a second guard, a run in which all
+    returns and all levels of an evaluation are one number is never taken for a copy.
+    """
+    first: dict[tuple[Any, ...], Record] = {}
+    kept = []
+    for record in records:
+        means = tuple((e.steps, *(split.mean for split in e.splits.values())) for e in record.evaluations)
+        other = first.setdefault((record.setting, record.label, record.game, means), record)
+        if other is not record and other.evaluations == record.evaluations and _is_varied(record):
+            problems.append(Problem(record.path, f"left out: the same rows as {other.path}, under another seed"))
+        else:
+            kept.append(record)
+    return kept
+
+
+def _is_varied(record: Record) -> bool:
+    splits = [split for evaluation in record.evaluations for split in evaluation.splits.values()]
+    return any(len(set(values)) > 1 for split in splits for values in (split.returns, split.levels) if values)
 
 
 def _read_cached(path: Path, cache: Cache) -> tuple[Record, list[str]]:

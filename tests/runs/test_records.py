@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import random
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,34 @@ def test_your_own_environment_may_have_other_levels_and_no_unseen_ones(tmp_path:
         del row["train_return"]
     with pytest.raises(BadInput, match=r"eval\.jsonl, row 1: train_return is missing"):
         read_run(write(tmp_path / "other", config, rows))
+
+
+def test_a_copy_under_another_seed_is_no_second_seed(tmp_path: Path) -> None:
+    original = some(tmp_path / "a", "dcpg").path
+    shutil.copytree(original, tmp_path / "b")
+    configured(lambda plain: plain.update(seed=1))(tmp_path / "b")
+    some(tmp_path / "c", "dcpg", seed=2)
+    records, problems = read([tmp_path])
+    assert [record.path.name for record in records] == ["a", "c"]
+    assert problems == [Problem(tmp_path / "b", f"left out: the same rows as {original}, under another seed")]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"test_predicted_value": 0.25},  # two networks with equal luck
+        {"train_returns": [0.0] * 3, "train_return": 0.0, "train_levels": [-1] * 3}
+        | {"test_returns": [0.0] * 3, "test_return": 0.0, "test_levels": [-1] * 3},  # nothing was ever earned
+    ],
+)
+def test_equal_returns_alone_make_no_copy(change: dict[str, Any], tmp_path: Path) -> None:
+    config = resolve("dcpg", f"{OWN}lights", preset="tiny")
+    rows = rows_of(config, random.Random(0), rollouts=(1, 16))
+    both = [row | (change if len(change) > 1 else {}) for row in rows]
+    write(tmp_path / "a", config, both)
+    write(tmp_path / "b", dataclasses.replace(config, seed=1), [row | change for row in both])
+    records, problems = read([tmp_path])
+    assert (len(records), problems) == (2, [])
 
 
 # -- what cannot be read is said
