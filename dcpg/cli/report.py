@@ -104,7 +104,7 @@ def print_report(made: Report, out: Path) -> None:
     for problem in made.problems:
         say(f"note: {problem.path}: {problem.text}")
     if made.version:
-        commands = sum(len(entry.commands) for entry in made.missing)
+        commands = sum(len(entry.commands) + entry.more for entry in made.missing)
         if commands:
             things = counted(len(made.missing), "thing")
             them = "it" if len(made.missing) == 1 else "them"
