@@ -49,7 +49,7 @@ def report(
     """Make the paper's tables and figures, and a web page, from finished and unfinished runs.
 
     Writes report.html (one file, works offline), tables (CSV, Markdown, LaTeX), figures (PNG, PDF) and report.json.
-    If tables or figures are named, only these are written.
+    If tables or figures are named, only these are written, and report.json lists them.
 
     Example:  dcpg report runs table1 figure4 --out paper
     """
