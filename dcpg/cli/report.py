@@ -49,7 +49,7 @@ def report(
     """Make the paper's tables and figures, and a web page, from finished and unfinished runs.
 
     Writes report.html (one file, works offline), tables (CSV, Markdown, LaTeX), figures (PNG, PDF) and report.json.
-    If tables or figures are named, only these are written.
+    If tables or figures are named, only these are written, and report.json lists them.
 
     Example:  dcpg report runs table1 figure4 --out paper
     """
@@ -104,7 +104,7 @@ def print_report(made: Report, out: Path) -> None:
     for problem in made.problems:
         say(f"note: {problem.path}: {problem.text}")
     if made.version:
-        commands = sum(len(entry.commands) for entry in made.missing)
+        commands = sum(len(entry.commands) + entry.more for entry in made.missing)
         if commands:
             things = counted(len(made.missing), "thing")
             them = "it" if len(made.missing) == 1 else "them"

@@ -18,10 +18,11 @@ from dcpg.report.statistics import HARD_RANGES, RANGES, Scores
 from dcpg.runs.comparable import Setting
 from dcpg.runs.folders import Problem
 from dcpg.runs.records import Record
-from dcpg.text import counted
+from dcpg.text import counted, printable
 
 Array = NDArray[Any]
 T = TypeVar("T")
+MOST_STARTS = 5  # runs that others began from, named together
 
 
 @dataclass(frozen=True)
@@ -227,6 +228,26 @@ def note_other_plugins(records: Iterable[Record], problems: list[Problem]) -> No
                     "rest: its file was changed in between. Compared all the same"
                 )
                 problems.append(Problem(found[0].path, text))
+
+
+def note_other_starts(records: Iterable[Record], problems: list[Problem]) -> None:
+    """Note runs of one method and game that began with the weights of different runs.
+
+    They stay one method: each seed may have its own pretrained run.
+    """
+    seen: dict[tuple[str, str], dict[str, Record]] = defaultdict(dict)
+    for record in records:
+        if record.written.init:
+            seen[record.label, record.game].setdefault(record.written.init, record)
+    for (label, game), starts in seen.items():
+        if len(starts) > 1:
+            shown = ", ".join(printable(init) for init in list(starts)[:MOST_STARTS])
+            more = f" and {len(starts) - MOST_STARTS} more" if len(starts) > MOST_STARTS else ""
+            text = (
+                f"the runs of {label} on {game}, this one first, began with the weights of different runs: "
+                f"{shown}{more}. Compared all the same"
+            )
+            problems.append(Problem(next(iter(starts.values())).path, text))
 
 
 def note_other_pictures(records: Iterable[Record], problems: list[Problem]) -> None:

@@ -31,6 +31,7 @@ OF_THE_SETTING = (
     "rollout_length", "env.", "levels.start", "levels.count", "levels.seeds", "network.channels", "network.features",
     "network.discriminator", "evaluation.", "machine.",
 )  # fmt: skip
+MOST_COMMANDS = 2_000  # of a grid that are listed: more than the paper's, fewer than hundreds of variants would have
 MOST_SOURCES = 5  # of code from outside that are named together
 
 
@@ -40,6 +41,7 @@ class Missing:
 
     what: str
     commands: list[str]
+    more: int = 0  # commands that are not listed
 
 
 def missing(comparison: Comparison, measured: StiffnessRuns) -> list[Missing]:
@@ -58,10 +60,11 @@ def _unfinished(comparison: Comparison) -> Missing:
 
 def _holes(comparison: Comparison) -> Missing:
     """Runs of the grid of methods, games and seeds that the other runs span."""
-    commands = _grid(comparison, _procgen(comparison), _seeds(comparison))
+    cells = [(game, seed) for game in _procgen(comparison) for seed in _seeds(comparison)]
+    commands, more = _grid(comparison, cells)
     total = len(comparison.labels) * len(comparison.games) * len(_seeds(comparison))
-    what = f"{len(commands)} of {counted(total, 'run')} of the grid that the others span"
-    return Missing(what + _recorded(comparison.records), commands)
+    what = f"{len(commands) + more} of {counted(total, 'run')} of the grid that the others span"
+    return Missing(what + _recorded(comparison.records), commands, more)
 
 
 def _rest_of_the_paper(comparison: Comparison) -> Missing | None:
@@ -70,34 +73,35 @@ def _rest_of_the_paper(comparison: Comparison) -> Missing | None:
     more = sorted({*seeds, *range(paper.SEEDS)})
     if not have or (len(have) == len(GAMES) and more == seeds):
         return None
-    spanned = set(_grid(comparison, have, seeds))
-    commands = [line for line in _grid(comparison, list(GAMES), more) if line not in spanned]
+    cells = [(game, seed) for game in GAMES for seed in more if game not in have or seed not in seeds]
     what = f"The paper's {len(GAMES)} games and {paper.SEEDS} seeds; these runs have {len(have)} and {len(seeds)}"
-    return Missing(what + _recorded(comparison.records), commands)
+    return Missing(what + _recorded(comparison.records), *_grid(comparison, cells))
 
 
-def _grid(comparison: Comparison, games: list[str], seeds: list[int]) -> list[str]:
-    """The commands for runs of these games and seeds that are not there, for every method and established variant."""
-    cells = len(comparison.games) * len(_seeds(comparison))
-    commands = []
+def _grid(comparison: Comparison, cells: list[tuple[str, int]]) -> tuple[list[str], int]:
+    """The commands for runs of these games and seeds that are not there, for every method and established variant.
+
+    The second number is how many more there are.
+    """
+    span = len(comparison.games) * len(_seeds(comparison))
+    absent = []
     for label in comparison.labels:
         runs = [record for record in (*comparison.records, *comparison.waiting) if record.label == label]
-        if 2 * len(runs) < cells and label not in METHODS:
+        if 2 * len(runs) < span and label not in METHODS:
             continue  # a first try of a variant, not a part of the grid
         if isinstance(runs[0].config, Recorded) or setting_today(runs[0].config) != comparison.setting:
             continue  # from a plugin, or the preset has changed since: a new run would not be comparable
         have = {(record.game, record.config.seed) for record in runs}
-        commands += [
-            train_command(
-                dataclasses.replace(runs[0].config, game=game, seed=seed),
-                None if label == runs[0].config.method else Path("runs") / f"{game}-{_slug(label)}-{seed}",
-                plugins=[{"plugin": name} for name in _placeholders(runs[0])],
-            )
-            for game in games
-            for seed in seeds
-            if (game, seed) not in have
-        ]
-    return commands
+        absent += [(label, runs[0], *cell) for cell in cells if cell not in have]
+    commands = [
+        train_command(
+            dataclasses.replace(run.config, game=game, seed=seed),
+            None if label == run.config.method else Path("runs") / f"{game}-{_slug(label)}-{seed}",
+            plugins=[{"plugin": name} for name in _placeholders(run)],
+        )
+        for label, run, game, seed in absent[:MOST_COMMANDS]
+    ]
+    return commands, len(absent) - len(commands)
 
 
 def _slug(label: str) -> str:

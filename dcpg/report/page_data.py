@@ -46,6 +46,8 @@ CURVES = {  # name on the page -> split, field of `Split`
     "true_test": ("test", "true_value"), "own_test": ("test", "true_value_own_gamma"),
 }  # fmt: skip
 POINTS = 200  # at most, of one run's stiffness over training
+MOST_PAIRED = 30  # methods and variants of which every pair is compared
+REFERENCES = ("ppo", "ppg", "dcpg", "ddcpg")  # of more than that
 VIDEO_BYTES = 24_000_000  # of all videos of a page together
 
 
@@ -77,6 +79,7 @@ def page_data(
         "curves": [c for game in games for label in labels if (c := _curves(comparison, label, game))],
         "gaps": _gaps(comparison),
         "improvement": _improvement(comparison),
+        "improvement_over": _references(comparison),
         "profiles": _profiles(comparison),
         "efficiency": {m: _band(steps, band) for m, (steps, band) in sample_efficiency(comparison, labels).items()},
         "stiffness": _stiffness(comparison, measured),
@@ -104,7 +107,7 @@ def page_data(
         "configuration": _configuration(comparison),
         "versions": _versions(comparison),
         "list": [_run(record) for record in comparison.records],
-        "missing": [{"what": entry.what, "commands": entry.commands} for entry in missing],
+        "missing": [{"what": entry.what, "commands": entry.commands, "more": entry.more} for entry in missing],
         "problems": [{"where": str(problem.path), "what": problem.text} for problem in problems],
     }
 
@@ -203,11 +206,23 @@ def _gaps(comparison: Comparison) -> list[dict[str, Any]]:
     return rows
 
 
-def _improvement(comparison: Comparison) -> list[dict[str, Any]]:
+def _references(comparison: Comparison) -> list[str]:
+    """The methods that all others are compared with, pair by pair: each of them unless there are very many.
+
+    Every pair takes a bootstrap of its own. One half does not follow from the other: P(y > x) is 1 - P(x > y), but the
+    interval of the turned pair comes from other resamplings.
+    """
     labels = _finished(comparison)
+    if len(labels) <= MOST_PAIRED:
+        return labels
+    return [label for label in REFERENCES if label in labels] or labels[:1]
+
+
+def _improvement(comparison: Comparison) -> list[dict[str, Any]]:
+    labels, references = _finished(comparison), _references(comparison)
     found = []
     for x in labels:
-        for y in labels:
+        for y in labels if x in references else references:
             if x != y and (chance := improvement(comparison, x, y)):
                 games = comparison.fair([x, y], "test", comparison.games).games
                 counts = [len(comparison.finals(m, game, "test")) for m in (x, y) for game in games]

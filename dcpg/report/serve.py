@@ -149,33 +149,52 @@ def serve_report(
     show: Callable[[str], None] = say,
     stop: threading.Event | None = None,
 ) -> None:
-    """Serve until `stop` is set or Ctrl-C is pressed; if a report cannot be written, the last one stays."""
+    """Serve until `stop` is set or Ctrl-C is pressed; if a report cannot be written, the last one stays.
+
+    Figures take longer than the page, and may be behind it for `DRAW_EVERY` seconds. At the end they are not.
+    """
     server, stop = ReportServer(port), stop or threading.Event()
     threading.Thread(target=server.serve_forever, daemon=True).start()
     show(f"http://{LOOPBACK}:{server.server_address[1]}/   (Ctrl-C ends it)")
-    seen, drawn, failure = None, -DRAW_EVERY, ""
+    watched = _Watched(directories, lambda draws: server.publish(out, write(draws)), show)
     try:
-        while True:
-            before, failure = failure, ""
-            try:
-                now = file_states(directories)
-                if now != seen:
-                    draws = time.monotonic() - drawn > DRAW_EVERY
-                    server.publish(out, write(draws))
-                    seen, drawn = now, time.monotonic() if draws else drawn
-            except DcpgError as error:
-                failure = f"Not made: {error}"
-            except Exception as error:  # of one run, which may be anybody's: the others are still watched
-                failure = f"Not made, by a mistake of the program: {type(error).__name__}: {printable(error)}"
-            if failure and failure != before:  # the cause may pass: it is tried again, and said once
-                show(failure)
-            if stop.wait(every):
-                return
-    except KeyboardInterrupt:
-        show("")
+        try:
+            watched.look()
+            while not stop.wait(every):
+                watched.look()
+        except KeyboardInterrupt:
+            show("")
+        with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C: without the last figures
+            watched.look(ends=True)
     finally:
         server.shutdown()
         server.server_close()
+
+
+class _Watched:
+    """What a watched report was last made from, and whether its figures are behind its page."""
+
+    def __init__(self, directories: Sequence[Path], make: Callable[[bool], None], show: Callable[[str], None]) -> None:
+        self.directories, self.make, self.show = directories, make, show
+        self.seen: list[tuple[str, int, int]] | None = None
+        self.drawn, self.behind, self.failure = -DRAW_EVERY, False, ""
+
+    def look(self, ends: bool = False) -> None:
+        """Make the report again if runs have changed, or if its figures are behind and it is time, or the end."""
+        before, self.failure = self.failure, ""
+        try:
+            now = file_states(self.directories)
+            draws = ends or time.monotonic() - self.drawn > DRAW_EVERY
+            if (now != self.seen and not ends) or (self.behind and draws):
+                self.make(draws)
+                self.seen, self.behind = now, not draws
+                self.drawn = time.monotonic() if draws else self.drawn
+        except DcpgError as error:
+            self.failure = f"Not made: {error}"
+        except Exception as error:  # of one run, which may be anybody's: the others are still watched
+            self.failure = f"Not made, by a mistake of the program: {type(error).__name__}: {printable(error)}"
+        if self.failure and self.failure != before:  # the cause may pass: it is tried again, and said once
+            self.show(self.failure)
 
 
 def file_states(directories: Sequence[Path]) -> list[tuple[str, int, int]]:

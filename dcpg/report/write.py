@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,7 @@ from dcpg.report.comparison import (
     compare,
     note_other_pictures,
     note_other_plugins,
+    note_other_starts,
     usual_setting,
 )
 from dcpg.report.figures import FIGURES, STIFFNESS_FIGURES, VALUE_FIGURES, same_pictures, style
@@ -38,7 +40,7 @@ CLAIMS = "claims"
 ENDINGS = {"tables": ("csv", "md", "tex"), "figures": ("png", "pdf")}  # of the files in each folder
 IN_TABLES = (*TABLES, GRID, CLAIMS)
 NAMES = (*IN_TABLES, *STIFFNESS_FIGURES, *FIGURES)
-LISTED = "files"  # the key of report.json that names the tables and figures of the report
+LISTED = "files"  # the key of report.json that names the tables and figures of the report, and of reports by name
 MOST_JSON = 2**28  # bytes of a report.json
 Tell = Callable[[str, int, int], None]
 
@@ -87,8 +89,8 @@ def write_report(
     grid = Grid(records, usual_setting(records), ranges)
     comparison = compare(records, problems, ranges, measured.records, grid.records)
     compared = {id(record): record for record in (*comparison.records, *measured.records, *grid.records)}
-    note_other_pictures(compared.values(), problems)
-    note_other_plugins(compared.values(), problems)
+    for note in (note_other_pictures, note_other_plugins, note_other_starts):
+        note(compared.values(), problems)
     if not comparison.records:
         raise BadInput(f"No evaluation yet in {counted(len(records), 'run')}; come back when there is one.")
     tell("tables", 0, 1)
@@ -99,11 +101,12 @@ def write_report(
     claims = ClaimsTable(answers(comparison, measured), comparison.caption) if not names or CLAIMS in names else None
     grid_table = GridTable(grid) if grid.rows and (not names or GRID in names) else None
     written: list[Table | GridTable | ClaimsTable] = [*tables, *(t for t in (grid_table, claims) if t)]
-    _check_all_made(names, {t.name for t in written}, figures)
+    will = _checked_files(out, names, [t.name for t in written], figures)
     absent = [] if names else missing(comparison, measured)
     version = ""
     try:
         out.mkdir(parents=True, exist_ok=True)
+        _claim(out, will)
         files = _write_tables(written, out)
         files += _write_figures(figures, out, partial(tell, "writing figures"))
         if not names:
@@ -126,17 +129,34 @@ def write_report(
     return Report(comparison, files, names_of_tables, list(figures), same, absent, problems, version)
 
 
-def _check_all_made(names: Sequence[str], tables: set[str], figures: Mapping[str, Any]) -> None:
-    absent = [name for name in names if name not in tables and name not in figures]
-    if absent:
-        import matplotlib.pyplot as plt
+def _checked_files(out: Path, names: Sequence[str], tables: list[str], figures: Mapping[str, Any]) -> list[str]:
+    """The names of the tables' and figures' files, if all that was asked for is there and may be written."""
+    found = [f"tables/{name}.{ending}" for name in tables for ending in ENDINGS["tables"]]
+    found += [f"figures/{name}.{ending}" for name in figures for ending in ENDINGS["figures"]]
+    try:
+        _check_all_made(names, {*tables, *figures})
+        _check_own(out, found if names else [*found, "report.html"])
+    except BadInput:
+        _close(figures)
+        raise
+    return found
 
-        for figure in figures.values():
-            plt.close(figure)
+
+def _check_all_made(names: Sequence[str], made: set[str]) -> None:
+    absent = [name for name in names if name not in made]
+    if absent:
         needed = "grid needs finished runs of one method with two values of a setting; " if GRID in absent else ""
         raise BadInput(
             f"These runs do not allow {', '.join(absent)}; {needed}`dcpg report` without names says what is missing."
         )
+
+
+def _close(figures: Mapping[str, Any]) -> None:
+    if figures:
+        import matplotlib.pyplot as plt
+
+        for figure in figures.values():
+            plt.close(figure)
 
 
 def _figures(
@@ -211,6 +231,29 @@ def _check_out(out: Path) -> None:
             raise BadInput(f"{folder} is a link; give the folder that it points to as {option('out')}, or another one.")
 
 
+def _check_own(out: Path, will: Sequence[str]) -> None:
+    """Refuse to replace a file that no report has written.
+
+    A report of an older release has no list of its files: what has the name of a table or a figure there is its own.
+    """
+    listed = _listed_before(out)
+    own = {"report.html"} if os.path.lexists(out / "report.json") else set()
+    for name in will:
+        if listed is not None and name not in listed | own and os.path.lexists(out / name):
+            raise BadInput(
+                f"{out / name} would be replaced, but no report has written it; move it away, or choose another "
+                f"{option('out')}."
+            )
+
+
+def _claim(out: Path, will: Sequence[str]) -> None:
+    """List the files of this report before they are written: if it is killed meanwhile, the next one knows them."""
+    listed = _listed_before(out)
+    if listed is not None and not listed.issuperset(will):
+        before = read_json(out / "report.json", MOST_JSON) if os.path.lexists(out / "report.json") else {}
+        _write(out / "report.json", dump(before | {LISTED: sorted(listed.union(will))}))
+
+
 def _remove_stale(out: Path, files: list[Path], pictures: bool) -> list[str]:
     """Remove tables and figures of the report before that these runs no longer allow, and nothing else.
 
@@ -218,7 +261,7 @@ def _remove_stale(out: Path, files: list[Path], pictures: bool) -> list[str]:
     """
     written = {path.relative_to(out).as_posix() for path in files}
     kept = set[str]()
-    for name in _listed_before(out) - written:
+    for name in (_listed_before(out) or set()) - written:
         if name.startswith("figures/") and not pictures:
             kept |= {name} if (out / name).is_file() else set()
         else:
@@ -226,8 +269,8 @@ def _remove_stale(out: Path, files: list[Path], pictures: bool) -> list[str]:
     return sorted(written | kept)
 
 
-def _listed_before(out: Path) -> set[str]:
-    """The tables and figures that the report before has written, as its report.json says.
+def _listed_before(out: Path) -> set[str] | None:
+    """The tables and figures that reports before have written, as report.json says; None if it does not say.
 
     That file may be anybody's: no other names than those of tables and figures are taken from it.
     """
@@ -235,5 +278,7 @@ def _listed_before(out: Path) -> set[str]:
     try:
         found = read_json(out / "report.json", MOST_JSON)[LISTED]
         return possible & {name for name in found if isinstance(name, str)}
-    except (OSError, ValueError, TypeError, KeyError):  # there is none, or it is of an older version
+    except FileNotFoundError:
         return set()
+    except (OSError, ValueError, TypeError, KeyError):  # it is of an older version
+        return None

@@ -90,9 +90,14 @@ def variant_of(config: Config, preset_values: Mapping[str, Any], method_values: 
 def _usual_values(
     config: Config, preset_values: Mapping[str, Any], method_values: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """What the settings that make variants are if none is chosen."""
-    own = method_values or _defaults(config.method) | _of_the_method(preset_values) | dict(METHODS[config.method].fixed)
-    return _shared_defaults() | dict(own)
+    """What the settings that make variants are if none is chosen.
+
+    What a run recorded counts for methods from elsewhere alone: the package knows its own, and the file may be changed.
+    """
+    if method_values and not METHODS.is_own(config.method):
+        return _shared_defaults() | dict(method_values)
+    fixed = dict(METHODS[config.method].fixed)
+    return _shared_defaults() | _defaults(config.method) | _of_the_method(preset_values) | fixed
 
 
 def chosen_values(written: Written) -> dict[str, tuple[Any, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,11 +83,12 @@ def _contents(path: Path, rows: int) -> dict[str, bytes]:
     files = {MARK: dump({"kept_rows": rows})}
     files |= {"config.json": dump(public_config(parse_written(plain, run.config, code=False)), indent=2)}
     for name in WHOLE:
-        if os.path.exists(path / name):
-            try:
-                files[name] = read_regular(path / name, MOST_ROWS)
-            except OSError as error:
-                raise BadInput(f"{name} cannot be read ({error.strerror or error})") from None
+        try:
+            files[name] = read_regular(path / name, MOST_ROWS)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise BadInput(f"{name} cannot be read ({error.strerror or error})") from None
     files["eval.jsonl"] = first_rows(run.evaluations.path, len(record.evaluations))
     files["metrics.jsonl"] = _lines(thinned(read(run.metrics.path, Metrics), rows))
     files["timing.jsonl"] = _lines(merged(read(run.timing.path, Timing), rows))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_record
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,20 @@ from dcpg.errors import BadInput, unknown
 from dcpg.runs.comparable import Setting, setting_of, variant_of
 from dcpg.runs.folders import Problem, run_directories
 from dcpg.storage.files import read_json, read_regular
-from dcpg.storage.rows import MOST_ROWS, SPLITS, VALUES, Evaluation, Metrics, Summary, parse, parse_rows
+from dcpg.storage.rows import MOST_COUNT, MOST_ROWS, SPLITS, VALUES, Evaluation, Metrics, Summary, each_row, parse
 from dcpg.storage.rundir import RunDirectory
 from dcpg.text import counted, is_name, printable
 
+FILES = (  # that a record is made from
+    "config.json", "eval.jsonl", "metrics.jsonl", "summary.json", "analysis/levels.json", "analysis/ood-actions.json",
+)  # fmt: skip
 NEWEST = 3  # evaluations that keep their single episodes
-MOST_ANALYSIS = 64_000_000  # bytes
+# What a run with its settings can have. Files of other releases must be read too, so that bounds are generous.
+GENEROUS = 4  # times the episodes and levels of the settings
+MOST_EVALUATIONS = 200_000  # of any run
+MOST_LEVELS = 100_000  # analysed, of a run that is trained on all levels
+ROW_BYTES, EPISODE_BYTES = 4_000, 100  # of an evaluation without its episodes; of an episode of both splits
+MOST_ANALYSIS, LEVEL_BYTES = 1_000_000, 200  # bytes without levels; of a level of both splits
 LARGEST_RETURN = 1e70  # or a value or a measurement: the squares of variances are finite
 LONGEST_LABEL = 2000  # characters of a method and its variant
 
@@ -110,7 +119,7 @@ def read(
             continue
         problems += [Problem(path, note) for note in notes]
         records.append(record)
-    return without_duplicates(told_apart(records), problems), problems
+    return without_copies(without_duplicates(told_apart(records), problems), problems), problems
 
 
 def told_apart(records: list[Record]) -> list[Record]:
@@ -148,22 +157,63 @@ def without_duplicates(records: list[Record], problems: list[Problem]) -> list[R
     for record in sorted(records, key=lambda r: (-r.steps, -len(r.stiffness), -len(r.analyses))):
         key = (record.setting, record.label, record.game, record.config.seed)
         if key in best:
-            problems.append(
-                Problem(record.path, f"left out: the same method, game, seed and settings as {best[key].path}")
-            )
+            text = f"left out: the same method, game, seed and settings as {best[key].path}"
+            problems.append(Problem(record.path, text + _other_start(record, best[key])))
         else:
             best[key] = record
     kept = {id(record) for record in best.values()}
     return [record for record in records if id(record) in kept]
 
 
+def _other_start(record: Record, kept: Record) -> str:
+    """That two runs of a seed began with the weights of different runs, as the end of a sentence."""
+    mine, other = record.written.init, kept.written.init
+    return "" if mine == other else f", though it began with the weights of {printable(mine)}, not {printable(other)}"
+
+
+def without_copies(records: list[Record], problems: list[Problem]) -> list[Record]:
+    """One of several runs whose rows are the same under different seeds, as of a copy whose seed was changed.
+
+    All columns of all evaluations must be equal. Returns alone may be so by chance: short runs, or deterministic
+    environments of the user's own, earn nothing or the same in every episode. The predicted values are those of
+    networks whose weights were drawn from the seed, and levels follow from it. As a second guard, a run in which all
+    returns and all levels of an evaluation are one number is never taken for a copy.
+    """
+    first: dict[tuple[Any, ...], Record] = {}
+    kept = []
+    for record in records:
+        means = tuple((e.steps, *(split.mean for split in e.splits.values())) for e in record.evaluations)
+        other = first.setdefault((record.setting, record.label, record.game, means), record)
+        if other is not record and other.evaluations == record.evaluations and _is_varied(record):
+            problems.append(Problem(record.path, f"left out: the same rows as {other.path}, under another seed"))
+        else:
+            kept.append(record)
+    return kept
+
+
+def _is_varied(record: Record) -> bool:
+    splits = [split for evaluation in record.evaluations for split in evaluation.splits.values()]
+    return any(len(set(values)) > 1 for split in splits for values in (split.returns, split.levels) if values)
+
+
 def _read_cached(path: Path, cache: Cache) -> tuple[Record, list[str]]:
-    names = ("config.json", "eval.jsonl", "metrics.jsonl", "analysis/levels.json", "analysis/ood-actions.json")
-    files = [path / name for name in names if os.path.exists(path / name)]
-    now = tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+    now = tuple(_state(path / name) for name in FILES)
     if path not in cache or cache[path][0] != now:
-        cache[path] = (now, read_run(path))
+        found = read_run(path)
+        if found[1]:  # what could not be read may be readable next time, without another size or time
+            cache.pop(path, None)
+            return found
+        cache[path] = (now, found)
     return cache[path][1]
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """What changes with a file; of one that cannot be looked at, the reason."""
+    try:
+        found = os.lstat(path)
+    except OSError as error:
+        return (error.errno or 0,)
+    return found.st_size, found.st_mtime_ns
 
 
 def read_run(path: Path) -> tuple[Record, list[str]]:
@@ -176,12 +226,8 @@ def read_run(path: Path) -> tuple[Record, list[str]]:
     if config.preset not in PRESETS:
         raise unknown("preset", config.preset, PRESETS)
     setting_of(config, written.preset_values)  # refuses values that could not be compared
-    rows = _rows(run.evaluations.path, notes)
-    evaluations = [_evaluation(row, f"eval.jsonl, row {number}", config) for number, row in enumerate(rows, 1)]
-    _check_steps(evaluations, config)
-    # a report over thousands of runs has no memory for every episode
-    evaluations[:-NEWEST] = [_without_episodes(evaluation) for evaluation in evaluations[:-NEWEST]]
-    notes += [f"{name}: rows were changed after the run had written them" for name in _altered(run)]
+    evaluations = _evaluations(run, config, notes)
+    notes += [f"{name}: rows were changed after the run had written them" for name in _altered(run, notes)]
     analyses = _analyses(run, config, evaluations[-1].steps if evaluations else 0, notes)
     found = Record(path, written, evaluations, _measurements(run, config, notes), analyses)
     if len(found.label) > LONGEST_LABEL:
@@ -189,27 +235,54 @@ def read_run(path: Path) -> tuple[Record, list[str]]:
     return found, notes
 
 
-def _altered(run: RunDirectory) -> list[str]:
-    """The files that a resume found changed; a summary that cannot be read says nothing."""
+def _altered(run: RunDirectory, notes: list[str]) -> list[str]:
+    """The files that a resume found changed."""
     try:
         found = Summary.parse(read_json(run.summary, MOST_ANALYSIS)).altered
-    except (OSError, ValueError, TypeError):
+    except FileNotFoundError:
+        return []
+    except (ValueError, TypeError) as error:
+        notes.append(f"summary.json was passed over ({printable(error)})")
         return []
     return [printable(name) for name in found] if found is not UNSET else []
 
 
-def _rows(path: Path, notes: list[str]) -> list[dict[str, Any]]:
+def _rows(path: Path, notes: list[str], most: int, longest: int = MOST_ROWS) -> Iterator[dict[str, Any]]:
+    """The rows of a file one after the other: `most` of at most `longest` bytes, or the run is refused."""
     try:
-        data = read_regular(path, MOST_ROWS)
+        data = read_regular(path, min(most * longest, MOST_ROWS))
     except FileNotFoundError:
-        data = b""
+        return
     except OSError as error:
         raise BadInput(f"{path.name} cannot be read ({error.strerror or error}).") from None
-    rows = parse_rows(data)
-    lines = len(data.splitlines())
-    if lines > len(rows):
-        notes.append(f"{path.name} is torn: {lines - len(rows)} of {counted(lines, 'line')} were passed over")
-    return rows
+    lines = 0
+    for lines, line in enumerate(io.BytesIO(data), 1):
+        if len(line) > longest:  # before it takes many times its size
+            raise BadInput(
+                f"{path.name}, row {lines} has {len(line):,} bytes: more than a run with these settings writes."
+            )
+    rows = 0
+    for rows, row in enumerate(each_row(data), 1):
+        if rows > most:
+            raise BadInput(
+                f"{path.name} has more than {counted(most, 'row')}, which no run with these settings writes."
+            )
+        yield row
+    if lines > rows:
+        notes.append(f"{path.name} is torn: {lines - rows} of {counted(lines, 'line')} were passed over")
+
+
+def _evaluations(run: RunDirectory, config: Config, notes: list[str]) -> list[Evaluation]:
+    """Only the newest keep their episodes: a report over thousands of runs has no memory for all."""
+    found = list[Evaluation]()
+    longest = ROW_BYTES + GENEROUS * EPISODE_BYTES * config.evaluation.episodes
+    rows = _rows(run.evaluations.path, notes, min(config.rollouts, MOST_EVALUATIONS), longest)
+    for number, row in enumerate(rows, 1):
+        found.append(_evaluation(row, f"eval.jsonl, row {number}", config))
+        if number > NEWEST:
+            found[-NEWEST - 1] = _without_episodes(found[-NEWEST - 1])
+    _check_steps(found, config)
+    return found
 
 
 def _evaluation(row: Mapping[str, Any], where: str, config: Config) -> Evaluation:
@@ -222,6 +295,11 @@ def _evaluation(row: Mapping[str, Any], where: str, config: Config) -> Evaluatio
         for column, value in (("return", episodes.mean), *((name, getattr(episodes, name)) for name in VALUES)):
             if abs(value) > LARGEST_RETURN:
                 raise BadInput(f"{where}: {split}_{column} is {value:g}, which is not a return.")
+        most = GENEROUS * config.evaluation.episodes
+        if len(episodes.returns or ()) > most:
+            raise BadInput(
+                f"{where}: {split}_returns has {len(episodes.returns or ()):,} episodes, more than {most:,}."
+            )
         if not own and not all(0 <= level < ALL_LEVELS for level in episodes.levels or ()):
             raise BadInput(f"{where}: {split}_levels are not level seeds.")
     return found
@@ -245,7 +323,7 @@ def _measurements(run: RunDirectory, config: Config, notes: list[str]) -> list[M
     if "stiffness" not in config.analyse:
         return []
     found = []
-    for number, row in enumerate(_rows(run.metrics.path, notes), 1):
+    for number, row in enumerate(_rows(run.metrics.path, notes, min(config.rollouts, MOST_COUNT)), 1):
         if "stiffness" in row:
             where = f"metrics.jsonl, row {number}"
             metrics = parse(row, Metrics, where)
@@ -257,12 +335,10 @@ def _measurements(run: RunDirectory, config: Config, notes: list[str]) -> list[M
 def _analyses(run: RunDirectory, config: Config, steps: int, notes: list[str]) -> dict[str, dict[str, Any]]:
     """The results of `dcpg analyse` for this run's newest weights, if they have the form that the report reads."""
     found: dict[str, dict[str, Any]] = {}
-    for name, check in (("ood-actions", _check_ood_actions), ("levels", _check_levels)):
-        path = run.path / "analysis" / f"{name}.json"
-        if not os.path.exists(path):
-            continue
+    most = GENEROUS * min(len(config.levels.seeds) or config.levels.count or MOST_LEVELS, MOST_LEVELS)
+    for name, check in (("ood-actions", _check_ood_actions), ("levels", partial(_check_levels, most=most))):
         try:
-            plain = read_json(path, MOST_ANALYSIS)
+            plain = read_json(run.analysis / f"{name}.json", MOST_ANALYSIS + most * LEVEL_BYTES)
             expected = {"analysis": name, "method": config.method, "game": config.game, "seed": config.seed}
             if {key: plain[key] for key in expected} != expected:
                 raise BadInput("it is of another run")
@@ -270,7 +346,9 @@ def _analyses(run: RunDirectory, config: Config, steps: int, notes: list[str]) -
             if kept["steps"] < steps:
                 raise BadInput(f"it is of the weights at {kept['steps']:,} steps; run `dcpg analyse {name}` again")
             found[name] = kept
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, BadInput) as error:
+        except FileNotFoundError:
+            continue
+        except (ValueError, TypeError, KeyError, AttributeError, BadInput) as error:
             notes.append(f"analysis/{name}.json was passed over ({error})")
     return found
 
@@ -286,12 +364,14 @@ def _check_ood_actions(plain: Any) -> dict[str, Any]:
     return kept
 
 
-def _check_levels(plain: Any) -> dict[str, Any]:
+def _check_levels(plain: Any, most: int) -> dict[str, Any]:
     """The columns that are checked, and no others."""
     _number(plain["steps"], "steps")
     kept: dict[str, Any] = {"steps": plain["steps"]}
     for split in SPLITS:
         levels, returns = plain[split]["levels"], plain[split]["returns"]
+        if len(levels) > most:
+            raise BadInput(f"{split} has {len(levels):,} levels, more than {most:,}")
         if len(levels) != len(returns) or not all(type(n) is int and 0 <= n < ALL_LEVELS for n in levels):
             raise BadInput(f"{split} does not have one return per level")
         kept[split] = {"levels": list(levels), "returns": [_number(value, f"{split} returns") for value in returns]}

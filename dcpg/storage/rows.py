@@ -320,7 +320,7 @@ def _decoded(line: bytes) -> Any:
 
 def parse_rows(data: bytes) -> list[dict[str, Any]]:
     """The columns of JSON lines, up to the first one that is torn or not a row."""
-    rows = list(itertools.islice(_each_row(data), MOST_COUNT + 1))
+    rows = list(itertools.islice(each_row(data), MOST_COUNT + 1))
     if len(rows) > MOST_COUNT:
         raise BadInput(f"A file of rows has more than {MOST_COUNT:,}, which no run writes.")
     return rows
@@ -328,7 +328,7 @@ def parse_rows(data: bytes) -> list[dict[str, Any]]:
 
 def count_rows(path: Path) -> int:
     """The number of a file's rows, up to the first line that is torn or not a row; none of them is kept."""
-    return sum(1 for _ in _each_row(_bytes(path)))
+    return sum(1 for _ in each_row(_bytes(path)))
 
 
 def count_lines(path: Path) -> int:
@@ -336,7 +336,8 @@ def count_lines(path: Path) -> int:
     return _bytes(path).count(b"\n")
 
 
-def _each_row(data: bytes) -> Iterator[dict[str, Any]]:
+def each_row(data: bytes) -> Iterator[dict[str, Any]]:
+    """The columns of JSON lines one after the other, up to the first one that is torn or not a row."""
     for line in io.BytesIO(data):
         if len(line) > MOST_ROW or not is_modest(line, MOST_TABLES, MOST_COLUMNS):
             return

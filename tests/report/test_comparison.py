@@ -153,6 +153,29 @@ def test_a_run_that_started_from_trained_weights_is_not_one_of_the_method(tmp_pa
     assert read_csv(tmp_path / "out" / "tables" / "table1.csv")["BigFish", "DCPG"]["seeds"] == "1"
 
 
+def test_runs_that_began_with_the_weights_of_different_runs_are_named(tmp_path: Path) -> None:
+    """Seeds with their own pretrained runs stay one method; of two with one seed, the reason names both."""
+    paths = [tmp_path / "runs" / name for name in ("a", "b", "c", "same", "plain")]
+    for seed, (path, init) in enumerate(zip(paths[:3], ("pre/a", "pre/b", "pre/a"), strict=True)):
+        configured(lambda plain, init=init: plain.update(init=init))(some(path, "dcpg", seed=seed).path)
+    configured(lambda plain: plain.update(init="pre/z"))(some(paths[3], "dcpg", seed=0, level=6.0).path)
+    some(paths[4], "dcpg")
+    report = write_report([tmp_path / "runs"], tmp_path / "out", ["table1"])
+    assert [(problem.path, problem.text) for problem in report.problems] == [
+        (
+            paths[3],
+            f"left out: the same method, game, seed and settings as {paths[0]}, though it began with the weights of "
+            "pre/z, not pre/a",
+        ),
+        (
+            paths[0],
+            "the runs of dcpg [init] on bigfish, this one first, began with the weights of different runs: "
+            "pre/a, pre/b. Compared all the same",
+        ),
+    ]
+    assert len(report.comparison.runs("dcpg [init]", "bigfish")) == 3
+
+
 def test_runs_that_saw_other_pictures_are_named(tmp_path: Path, command: Command) -> None:
     """One of another build of Procgen, one that was resumed with it, and an older run, which saw procgen-mirror's."""
 

@@ -63,7 +63,7 @@ def test_the_sweep_over_eta(tmp_path: Path, command: Command) -> None:
     code, out, _, _ = command(tmp_path / "runs", "grid", "--out", tmp_path / "out")
     assert code == 0
     assert "Tables: grid\n" in out
-    assert sorted(p.name for p in (tmp_path / "out").rglob("*.*")) == ["grid.csv", "grid.md", "grid.tex"]
+    assert sorted(p.name for p in (tmp_path / "out" / "tables").iterdir()) == ["grid.csv", "grid.md", "grid.tex"]
     rows = table(tmp_path / "out", "eta", "eta by default")
     titles = {("ddcpg", 0.5): ("DDCPG", "0.5", "0.5"), ("ddcpg", 1.0): ("DDCPG", "1.0", "0.5"),
               ("dcpg+fi", 0.5): ("DCPG+FI", "0.5", "1.0"), ("dcpg+fi", 1.0): ("DCPG+FI", "1.0", "1.0")}  # fmt: skip

@@ -104,6 +104,20 @@ def test_commands_for_missing_runs_lead_to_the_same_setting(name: str, tmp_path:
     assert [words[-1] for words in others if words[1] == "resume"] == [str(tmp_path / "maze dcpg 1")]
 
 
+def test_of_very_many_commands_the_first_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in (0, 1):
+        some(tmp_path / f"{seed}", "dcpg", "bigfish", seed)
+    records, _ = read([tmp_path])
+    found = []
+    for most in (2000, 10):
+        monkeypatch.setattr("dcpg.report.missing.MOST_COMMANDS", most)
+        entries = missing(compare(records, []), StiffnessRuns(records))
+        found.append(next(entry for entry in entries if "16 games and 10 seeds" in entry.what))
+    whole, cut = found
+    assert (len(whole.commands), whole.more) == (16 * 10 - 2, 0)
+    assert (cut.commands, cut.more) == (whole.commands[:10], 148)
+
+
 def test_stiffness_is_asked_for_in_the_setting_that_was_measured(grid: Built) -> None:
     (entry,) = [entry for entry in grid.missing if "Figures 2 and 7" in entry.what]
     games = [game for game in GAMES if game not in STIFF_GAMES]

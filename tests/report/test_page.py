@@ -345,3 +345,22 @@ def test_missing_things_have_commands(made: Made, look: Any) -> None:
     assert f"dcpg resume {made.folder.parent}/runs/starpilot-ddcpg-0" in text
     assert "dcpg train ddcpg --game bigfish --preset tiny --seed 1" in text
     assert "dcpg train ucb-drac --game bigfish" in text
+
+
+def test_with_very_many_variants_the_page_says_what_is_compared(
+    tmp_path: Path, look: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dcpg.report.page_data.MOST_PAIRED", 2)
+    monkeypatch.setattr("dcpg.report.missing.MOST_COMMANDS", 20)
+    synthetic.few(tmp_path / "runs", ("ppo", "daac", "dcpg"), (0, 1))
+    write_report([tmp_path / "runs"], tmp_path / "out", pictures=False)
+    view = look((tmp_path / "out" / "report.html").as_uri())
+    text = view.page.text_content("body")
+    assert "With so many methods and variants (3), each is compared with PPO, DCPG only." in text
+    total = 3 * (16 * 10 - 2 * 2)
+    assert f"these runs have 2 and 2 ({total})" in text
+    assert f"and {total - 12} more; report.json has the first 20." in text
+    (chances,) = [chart["lines"][0] for chart in view.charts("statistics") if "beats the column" in chart["title"]]
+    assert (chances["x"], chances["y"]) == (["PPO", "DCPG"], ["PPO", "DAAC", "DCPG"])
+    assert [[value is None for value in row] for row in chances["z"]] == [[True, False], [False, False], [False, True]]
+    assert view.errors == []

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dcpg.methods import METHODS
+from dcpg.report import page_data
 from dcpg.report import write as making
 from dcpg.report.write import write_report
 from tests import synthetic
@@ -52,3 +53,21 @@ def test_the_yardstick_stands_beside_ppo_of_the_papers_sizes_alone(tmp_path: Pat
     share = (100_000 - row[0]["steps"]) / (row[1]["steps"] - row[0]["steps"])
     expected = row[0]["test_return"] * (1 - share) + row[1]["test_return"] * share
     assert found["points"][0]["own"]["test"] == pytest.approx(expected)
+
+
+def test_many_variants_are_compared_with_a_few_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synthetic.few(tmp_path / "runs", ("ppo", "daac", "dcpg", "plr"), (0, 1))
+    found = {}
+    for most in (30, 3):
+        monkeypatch.setattr(page_data, "MOST_PAIRED", most)
+        write_report([tmp_path / "runs"], tmp_path / "out", pictures=False)
+        found[most] = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert len(found[30]["improvement"]) == 4 * 3
+    assert found[30]["improvement_over"] == found[30]["headline"]["methods"]
+    assert found[3]["improvement_over"] == ["ppo", "dcpg"]
+    assert found[3]["improvement"] == [
+        pair for pair in found[30]["improvement"] if {pair["label"], pair["over"]} & {"ppo", "dcpg"}
+    ]
+    monkeypatch.setattr(page_data, "REFERENCES", ())
+    write_report([tmp_path / "runs"], tmp_path / "out", pictures=False)
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["improvement_over"] == ["ppo"]

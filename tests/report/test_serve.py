@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -163,6 +164,36 @@ def test_a_report_that_fails_is_tried_again_and_said_once(tmp_path: Path) -> Non
     finally:
         stop.set()
         thread.join(60)
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_figures_catch_up_without_another_change_and_at_the_end(
+    interrupted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = synthetic.some(tmp_path / "runs" / "one", "ppo").path
+    report = write_report([tmp_path / "runs"], tmp_path / "out", pictures=False)
+    now, looks, written = [1000.0], list[float](), list[tuple[int, bool]]()
+
+    class Looks(threading.Event):
+        """Instead of waiting: what happens between two looks at the runs."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            looks.append(now[0])
+            if len(looks) in (1, 4):
+                (run / "replay.mp4").write_bytes(b"x" * len(looks))
+            now[0] += serve.DRAW_EVERY * (1.5 if len(looks) == 2 else 0.1)
+            if len(looks) == 6 and interrupted:
+                raise KeyboardInterrupt
+            return len(looks) == 6
+
+    def write(draws: bool) -> Any:
+        written.append((len(looks), draws))
+        return report
+
+    monkeypatch.setattr(serve, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    serve_report([tmp_path / "runs"], tmp_path / "out", 0, write, show=lambda text: None, stop=Looks())
+    # the first, a change, its figures when it is time, a change, its figures at the end
+    assert written == [(0, True), (1, False), (2, True), (4, False), (6, True)]
 
 
 def test_a_port_in_use_is_one_sentence() -> None:

@@ -24,8 +24,11 @@ def test_names_make_these_files_and_no_others(tmp_path: Path, command: Command) 
     code, out, err, report = command(tmp_path / "runs", "table1", "figure4", "--out", tmp_path / "out")
     assert (code, err) == (0, "")
     assert files_in(tmp_path / "out") == [
-        "figures/figure4.pdf", "figures/figure4.png", "tables/table1.csv", "tables/table1.md", "tables/table1.tex",
+        "figures/figure4.pdf", "figures/figure4.png", "report.json", "tables/table1.csv", "tables/table1.md",
+        "tables/table1.tex",
     ]  # fmt: skip
+    listed = [name for name in files_in(tmp_path / "out") if name != "report.json"]
+    assert json.loads((tmp_path / "out" / "report.json").read_text()) == {"files": listed}
     assert report is not None
     assert (report.tables, report.figures, report.version) == (["table1"], ["figure4"], "")
     assert "8 runs (2,048 steps, preset tiny, 200 training levels): 8 finished, 0 unfinished." in out
@@ -160,3 +163,56 @@ def test_without_a_list_of_the_report_before_nothing_is_removed(text: str | None
     write_report([tmp_path / "runs"], tmp_path / "out", pictures=False)
     assert [(tmp_path / "out" / name).read_text() for name in mine] == ["mine"] * len(mine)
     assert json.loads((tmp_path / "out" / "report.json").read_text())["figures"] == []
+
+
+def test_a_file_that_no_report_has_written_is_not_replaced(tmp_path: Path, command: Command) -> None:
+    few(tmp_path / "runs", ("ppo", "dcpg"), (0,))
+    mine = tmp_path / "paper" / "tables" / "table1.tex"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    for words in (["table1"], []):
+        code, out, err, _ = command(tmp_path / "runs", *words, "--out", tmp_path / "paper")
+        assert (code, out) == (2, "")
+        assert err == (
+            f"dcpg: {mine} would be replaced, but no report has written it; move it away, or choose another --out.\n"
+        )
+        assert files_in(tmp_path / "paper") == ["tables/table1.tex"]
+        assert mine.read_text() == "mine"
+    assert command(tmp_path / "runs", "table7", "--out", tmp_path / "paper")[0] == 0
+    assert command(tmp_path / "runs", "table1", "--out", tmp_path / "paper")[0] == 2
+    mine.unlink()
+    for words in (["table1"], ["table1", "table7"], [], ["table1"], []):  # reports over reports
+        assert command(tmp_path / "runs", *words, "--out", tmp_path / "paper")[0] == 0
+    assert mine.read_text() != "mine"
+    page = tmp_path / "other" / "report.html"
+    page.parent.mkdir()
+    page.write_text("mine")
+    code, _, err, _ = command(tmp_path / "runs", "--out", tmp_path / "other")
+    assert (code, page.read_text()) == (2, "mine")
+    assert err.startswith(f"dcpg: {page} would be replaced")
+
+
+def test_a_report_of_an_older_release_or_one_that_was_killed_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few(tmp_path / "runs", ("ppo", "dcpg"), (0,))
+    out = tmp_path / "out"
+    write_report([tmp_path / "runs"], out, pictures=False)
+    plain = json.loads((out / "report.json").read_text())
+    del plain["files"]
+    (out / "report.json").write_text(json.dumps(plain))
+    write_report([tmp_path / "runs"], out, ["table1"])
+    assert json.loads((out / "report.json").read_text()) == plain  # or the other tables would be nobody's
+    write_report([tmp_path / "runs"], out, pictures=False)
+    write_report([tmp_path / "runs"], out, pictures=False)
+    assert json.loads((out / "report.json").read_text())["files"]
+
+    def killed(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dcpg.report.write.page_data", killed)
+        with pytest.raises(KeyboardInterrupt):
+            write_report([tmp_path / "runs"], tmp_path / "new", pictures=False)
+    assert "tables/table1.csv" in files_in(tmp_path / "new")
+    write_report([tmp_path / "runs"], tmp_path / "new", pictures=False)

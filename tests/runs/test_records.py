@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import random
+import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +20,22 @@ from dcpg.errors import BadInput
 from dcpg.report.serve import file_states
 from dcpg.runs.comparable import setting_today, variant_of
 from dcpg.runs.folders import Problem, run_directories
-from dcpg.runs.records import NEWEST, Record, read, read_run
-from tests.synthetic import LAPTOP_NOW, configuration, edit, lines, of_schema_5, rows_of, some, stiffness_rows, write
+from dcpg.runs.publish import publish
+from dcpg.runs.records import NEWEST, Cache, Record, read, read_run
+from dcpg.storage import files
+from tests.synthetic import (
+    LAPTOP_NOW,
+    configuration,
+    configured,
+    edit,
+    lines,
+    of_schema_5,
+    ood_actions,
+    rows_of,
+    some,
+    stiffness_rows,
+    write,
+)
 
 
 def test_of_two_runs_of_a_seed_the_furthest_is_taken(tmp_path: Path) -> None:
@@ -120,6 +138,129 @@ def test_your_own_environment_may_have_other_levels_and_no_unseen_ones(tmp_path:
         del row["train_return"]
     with pytest.raises(BadInput, match=r"eval\.jsonl, row 1: train_return is missing"):
         read_run(write(tmp_path / "other", config, rows))
+
+
+def test_a_copy_under_another_seed_is_no_second_seed(tmp_path: Path) -> None:
+    original = some(tmp_path / "a", "dcpg").path
+    shutil.copytree(original, tmp_path / "b")
+    configured(lambda plain: plain.update(seed=1))(tmp_path / "b")
+    some(tmp_path / "c", "dcpg", seed=2)
+    records, problems = read([tmp_path])
+    assert [record.path.name for record in records] == ["a", "c"]
+    assert problems == [Problem(tmp_path / "b", f"left out: the same rows as {original}, under another seed")]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"test_predicted_value": 0.25},  # two networks with equal luck
+        {"train_returns": [0.0] * 3, "train_return": 0.0, "train_levels": [-1] * 3}
+        | {"test_returns": [0.0] * 3, "test_return": 0.0, "test_levels": [-1] * 3},  # nothing was ever earned
+    ],
+)
+def test_equal_returns_alone_make_no_copy(change: dict[str, Any], tmp_path: Path) -> None:
+    config = resolve("dcpg", f"{OWN}lights", preset="tiny")
+    rows = rows_of(config, random.Random(0), rollouts=(1, 16))
+    both = [row | (change if len(change) > 1 else {}) for row in rows]
+    write(tmp_path / "a", config, both)
+    write(tmp_path / "b", dataclasses.replace(config, seed=1), [row | change for row in both])
+    records, problems = read([tmp_path])
+    assert (len(records), problems) == (2, [])
+
+
+# -- what cannot be read is said
+
+
+def refuse(refused_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a file out of reach, as it is for somebody who may not enter its folder."""
+    plain, stat = files._plain, os.stat
+
+    def refused(original: Any, path: Any, *more: Any, **others: Any) -> Any:
+        if str(path) == str(refused_path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return original(path, *more, **others)
+
+    monkeypatch.setattr(files, "_plain", partial(refused, plain))
+    monkeypatch.setattr(os, "stat", partial(refused, stat))  # os.path.exists asks it, and says no
+
+
+@pytest.mark.parametrize("name", ["summary.json", "analysis/levels.json", "analysis/ood-actions.json"])
+def test_a_file_that_may_not_be_read_is_noted_until_it_may(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configuration("ddcpg", "bigfish", 0, preset="tiny")
+    run, other = some(tmp_path / "runs" / "run", "ddcpg"), some(tmp_path / "other", "ppo")
+    wrong = dataclasses.replace(run, wrong=[3, 2], raw=[4, 1])
+    about = {"method": "ddcpg", "game": "bigfish", "seed": 0, "steps": 2048}
+    split = {"levels": [1, 2], "returns": [0.5, 1.5]}
+    (run.path / "analysis").mkdir()
+    for analysis, plain in (
+        ("levels", {"analysis": "levels", "train": split, "test": split, **about}),
+        ("ood-actions", ood_actions(wrong, config, 2048)),
+    ):
+        (run.path / "analysis" / f"{analysis}.json").write_text(json.dumps(plain))
+    (run.path / "summary.json").write_text(json.dumps(about | {"steps_asked": 2048, "status": "finished"}))
+    cache: Cache = {}
+    with monkeypatch.context() as patch:
+        refuse(run.path / name, patch)
+        (record,), problems = read([tmp_path / "runs"], cache)
+        assert problems == [Problem(run.path, f"{name} was passed over (Permission denied)")]
+        assert len(record.analyses) == (2 if name == "summary.json" else 1)
+        published = publish([run.path, other.path], tmp_path / "out")
+        assert published.left_out == {run.path: f"{name} cannot be read (Permission denied)"}
+    (record,), problems = read([tmp_path / "runs"], cache)  # its size and time are the same
+    assert (len(record.analyses), problems) == (2, [])
+    (run.path / name).unlink()
+    (run.path / name).symlink_to(tmp_path / "nowhere")
+    assert [problem.text for problem in read([tmp_path / "runs"], cache)[1]] == [
+        f"{name} was passed over (Too many levels of symbolic links)"
+    ]
+
+
+def test_more_than_a_run_with_its_settings_can_have_is_refused_by_name(tmp_path: Path) -> None:
+    """8 episodes, 16 rollouts and 200 levels, and four times as many for other releases."""
+
+    def with_episodes(path: Path, count: int, rows: int = 3) -> Path:
+        config = configuration("dcpg", "bigfish", 0, preset="tiny")
+        places = [round(1 + 15 * place / (rows - 1)) for place in range(rows)]
+        return write(path, config, rows_of(config, random.Random(0), rollouts=places, episodes=count))
+
+    assert read_run(with_episodes(tmp_path / "most", 32, 16))[0].finished
+    many = {"train_returns": [1] * 33, "train_levels": [1] * 33, "train_return": 1}
+    for name, damage, words in (
+        ("episodes", edit("eval.jsonl", lambda rows: rows[0].update(many)),
+         "eval.jsonl, row 1: train_returns has 33 episodes, more than 32."),
+        ("row", edit("eval.jsonl", lambda rows: rows[1].update(test_returns=[1.0] * 2000, test_levels=[1] * 2000)),
+         "eval.jsonl, row 2 has 16,458 bytes: more than"),
+        ("rows", edit("eval.jsonl", lambda rows: "".join(lines([rows[0]] * 17))),
+         "eval.jsonl has more than 16 rows, which no run with these settings writes."),
+        ("bytes", edit("eval.jsonl", lambda rows: "".join(lines(rows)) + "0" * 200_000),
+         "eval.jsonl cannot be read (it has more than 115,200 bytes)."),
+    ):  # fmt: skip
+        path = with_episodes(tmp_path / name, 3)
+        damage(path)
+        with pytest.raises(BadInput) as refused:
+            read_run(path)
+        assert words in str(refused.value)
+
+
+def test_levels_beyond_those_of_the_run_are_passed_over(tmp_path: Path) -> None:
+    path = some(tmp_path / "run", "dcpg").path
+    (path / "analysis").mkdir()
+    about = {"analysis": "levels", "method": "dcpg", "game": "bigfish", "seed": 0, "steps": 2048}
+    for count, words in ((800, []), (801, ["train has 801 levels, more than 800"]), (200_000, ["more than 1,160,000"])):
+        split = {"levels": list(range(count)), "returns": [0.5] * count}
+        (path / "analysis" / "levels.json").write_text(json.dumps({"train": split, "test": split, **about}))
+        record, notes = read_run(path)
+        assert len(notes) == len(words)
+        assert all(word in note for word, note in zip(words, notes, strict=True))
+        assert len(record.analyses) == 1 - len(words)
+
+
+def test_values_that_a_run_records_of_a_method_of_the_package_are_not_believed(tmp_path: Path) -> None:
+    path = some(tmp_path / "run", "dcpg", settings={"algorithm.gamma": 0.5}).path
+    configured(lambda plain: plain.update(method_values={"algorithm.gamma": 0.5}))(path)
+    assert read_run(path)[0].label == "dcpg [gamma=0.5]"
 
 
 # -- a run's preset values are its own

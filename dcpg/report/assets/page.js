@@ -327,17 +327,20 @@
       else lacks("The share of runs above a score needs two finished runs on Procgen with different returns.");
       const list = D.headline.methods.filter(shown);
       if (!D.improvement.length) lacks("The probability that one method beats another needs finished runs of two methods on one game.");
-      if (D.improvement.length && list.length > 1) {
+      const over = D.improvement_over.filter(shown);
+      if (D.improvement_over.length < D.headline.methods.length) lacks(`With so many methods and variants (${D.headline.methods.length}), each is compared with ${D.improvement_over.map((m) => methods.get(m).title).join(", ")} only.`);
+      if (D.improvement.length && list.length > 1 && over.length) {
         chart(box, (c) => {
-          const find = (x, y) => D.improvement.find((r) => r.label === x && r.over === y);
-          const z = list.map((x) => list.map((y) => (find(x, y) || {}).value ?? null));
-          const range = (counts) => seeds(Math.min(...counts) === Math.max(...counts) ? counts[0] : `${Math.min(...counts)} to ${Math.max(...counts)}`);
+          const pairs = new Map(D.improvement.map((r) => [JSON.stringify([r.label, r.over]), r]));
+          const find = (x, y) => pairs.get(JSON.stringify([x, y]));
+          const z = list.map((x) => over.map((y) => (find(x, y) || {}).value ?? null));
+          const range = (counts) => { const [low, high] = counts.reduce(([a, b], n) => [Math.min(a, n), Math.max(b, n)], [Infinity, -Infinity]); return seeds(low === high ? low : `${low} to ${high}`); };
           const about = (r) => (!r ? "" : `${r.low === null ? "no interval" : `${format(r.low)} to ${format(r.high)}`}, ${range(r.seeds)}`);
-          const every = list.flatMap((x) => list.flatMap((y) => (find(x, y) || { seeds: [] }).seeds));
-          const names = list.map((m) => methods.get(m).title);
-          return { traces: [{ type: "heatmap", z, x: names, y: names, zmin: 0, zmax: 1, colorscale: [[0, "#b2485d"], [0.5, c.card], [1, "#2f8f6b"]], showscale: false, xgap: 2, ygap: 2,
+          const every = list.flatMap((x) => over.flatMap((y) => (find(x, y) || { seeds: [] }).seeds));
+          const names = list.map((m) => methods.get(m).title), columns = over.map((m) => methods.get(m).title);
+          return { traces: [{ type: "heatmap", z, x: columns, y: names, zmin: 0, zmax: 1, colorscale: [[0, "#b2485d"], [0.5, c.card], [1, "#2f8f6b"]], showscale: false, xgap: 2, ygap: 2,
             text: z.map((r) => r.map((v) => (v === null ? "" : v.toFixed(2)))), texttemplate: "%{text}",
-            customdata: list.map((x) => list.map((y) => about(find(x, y)))), hovertemplate: "P(%{y} better than %{x}) = %{z:.2f} (%{customdata})<extra></extra>" }],
+            customdata: list.map((x) => over.map((y) => about(find(x, y)))), hovertemplate: "P(%{y} better than %{x}) = %{z:.2f} (%{customdata})<extra></extra>" }],
             layout: { title: `Probability that the row beats the column${every.length ? `, ${range(every)}` : ""}`, xaxis: { type: "category" }, yaxis: { type: "category", autorange: "reversed" }, margin: { l: 60, r: 10, t: 30, b: 60 } } };
         }, "tall");
       }
@@ -485,11 +488,11 @@
   const missing = section("missing", "Missing", D.missing.length ? "What these runs do not show, and the commands that would make it." : "Nothing is missing.");
   for (const entry of D.missing) {
     const some = entry.commands.slice(0, 12);
-    missing.append(el("details", {}, el("summary", {}, `${entry.what} (${entry.commands.length})`),
+    missing.append(el("details", {}, el("summary", {}, `${entry.what} (${entry.commands.length + entry.more})`),
       ...some.map((c) => el("div", { class: "command" }, el("pre", {}, c), el("button", { type: "button", onclick: async (e) => {
         try { await navigator.clipboard.writeText(c); e.target.textContent = "copied"; } catch { const r = document.createRange(); r.selectNodeContents(e.target.previousSibling); getSelection().removeAllRanges(); getSelection().addRange(r); e.target.textContent = "selected"; }
       } }, "copy"))),
-      entry.commands.length > some.length ? el("p", { class: "note" }, `and ${entry.commands.length - some.length} more; report.json has them all.`) : null));
+      entry.commands.length > some.length ? el("p", { class: "note" }, `and ${entry.commands.length + entry.more - some.length} more; report.json has ${entry.more ? `the first ${entry.commands.length}` : "them all"}.`) : null));
   }
   if (D.problems.length) {
     const odd = section("problems", "Problems", "Runs and files that were left out or passed over, and why.");
