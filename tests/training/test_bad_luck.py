@@ -26,7 +26,7 @@ import dcpg
 from dcpg.errors import BadInput, InUse, Notice, NoValidCheckpoint, StorageFailed
 from dcpg.storage import checkpoint, files
 from dcpg.storage.lock import Lock
-from dcpg.storage.rows import Metrics, read_rows
+from dcpg.storage.rows import Evaluation, Metrics, read_rows
 from dcpg.training import stop
 from dcpg.training.observer import Observer
 from dcpg.training.stop import Watchdog
@@ -272,6 +272,26 @@ def test_an_evaluation_whose_row_is_lost_is_played_again(run: Path, tmp_path: Pa
     assert (run / "eval.jsonl").read_bytes() == (whole / "eval.jsonl").read_bytes()
     for one in (run, whole):
         dcpg.resume(one, steps=512, progress=False)
+    assert (run / "eval.jsonl").read_bytes() == (whole / "eval.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("steps", [None, 256])
+def test_a_longer_run_that_dies_before_it_is_saved_has_altered_nothing(
+    run: Path, tmp_path: Path, steps: int | None
+) -> None:
+    whole = Path(shutil.copytree(run, tmp_path / "whole"))
+
+    class Killer(Observer):
+        def evaluation(self, row: Evaluation) -> None:
+            raise KeyError("as if killed")  # the row of rollout 3 has the place of the final one of the shorter run
+
+    with pytest.raises(KeyError):
+        dcpg.resume(run, steps=640, observer=Killer(), progress=False)
+    assert [row["rollout"] for row in read_rows(run / "eval.jsonl")] == [1, 3]
+    found = dcpg.resume(run, steps=steps, progress=False)
+    if steps is None:
+        dcpg.resume(whole, steps=640, progress=False)
+    assert "altered" not in found.summary
     assert (run / "eval.jsonl").read_bytes() == (whole / "eval.jsonl").read_bytes()
 
 
