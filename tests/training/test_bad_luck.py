@@ -147,6 +147,30 @@ def test_an_environment_that_hangs_is_watched_when_it_is_closed_and_when_a_run_i
     assert "your environment" in watched
 
 
+def test_reading_the_states_of_environments_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched: list[tuple[str | None, bool]] = []
+    dogs: list[Watchdog] = []
+    made = Watchdog.__init__
+
+    def noted(dog: Watchdog, lock: Lock, timeout: float) -> None:
+        dogs.append(dog)
+        made(dog, lock, timeout)
+
+    class Saved(SyncVectorEnv):
+        def get_state(self) -> list[bytes]:
+            watched.append((dogs[-1]._watched, not dogs[-1]._ended.is_set()))
+            return [b""]
+
+        def set_state(self, states: list[bytes]) -> None: ...
+
+    def saved(num_envs: int, seed: int) -> SyncVectorEnv:
+        return Saved([Moody] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+
+    monkeypatch.setattr(Watchdog, "__init__", noted)
+    dcpg.train("ppo", env=saved, preset="tiny", steps=256, out=tmp_path / "run", settings=OWN, progress=False)
+    assert watched == [("the environments", True)] * 3  # when the run is made, and after each rollout
+
+
 # -- processes
 
 
