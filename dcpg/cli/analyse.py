@@ -109,12 +109,11 @@ def _is_one_run(directories: Sequence[Path]) -> bool:
 
 def _analyse_all(directories: Sequence[Path], analysis: Analysis, options: dict[str, Any], as_json: bool) -> None:
     """Analyse many runs with a line for each; raise at the end if any failed."""
-    from rich.console import Console
-
     from dcpg import api
     from dcpg.cli.analyse_display import AnalyseDisplay
+    from dcpg.training.display import Screen
 
-    display = AnalyseDisplay(Console(stderr=as_json))
+    display = AnalyseDisplay(Screen(stderr=as_json))
     display.open(f"{analysis.value} of the runs in {', '.join(map(str, directories))}")
     try:
         runs = api.analyse_all(

@@ -73,12 +73,11 @@ def report(
 
 
 def _made(directories: list[Path], **options: Any) -> Report:
-    from rich.console import Console
-
     from dcpg import api
     from dcpg.cli.report_display import ReportDisplay
+    from dcpg.training.display import Screen
 
-    display = ReportDisplay(Console(stderr=True))
+    display = ReportDisplay(Screen(stderr=True))
     display.open(f"Report on {', '.join(map(str, directories))}")
     try:
         made = api.report(*directories, **options, tell=display.tell)

@@ -71,12 +71,11 @@ def sweep(
         raise BadInput(f"One sweep at a time; got {' '.join(given)}.")
     if as_json:
         raise BadInput("--json goes with `dcpg sweep status DIR`.")
-    from rich.console import Console
-
     from dcpg import api
     from dcpg.cli.sweep_display import ProbeDisplay, SweepDisplay
     from dcpg.sweep.dry_run import count_sweep, describe, describe_times, measure_speeds
     from dcpg.sweep.plan import read
+    from dcpg.training.display import Screen
 
     load_plugins(plugin)
     options = parse_settings(settings)
@@ -85,13 +84,13 @@ def sweep(
         root = out if out is not None else Path("sweeps") / plan.name
         counts = count_sweep(plan, root)
         say(*describe(plan, root, counts), flush=True)
-        with ProbeDisplay(Console(stderr=True)) as display:
+        with ProbeDisplay(Screen(stderr=True)) as display:
             measured = measure_speeds(counts, display.next)
         say(*describe_times(measured))
         return
     done = api.sweep(
         given[0], out=out, engine=engine.value, address=address, settings=options, retry=retry,
-        env=env, test_env=test_env, name=name, observer=SweepDisplay(Console()),
+        env=env, test_env=test_env, name=name, observer=SweepDisplay(Screen()),
     )  # fmt: skip
     runs = len(done.view.runs)
     say(f"{'The run is' if runs == 1 else f'All {runs:,} runs are'} done, in {done.directory}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -116,15 +117,16 @@ def conclude(run: Run, plugins: list[str] | None) -> None:
     picture = f"(curves.png was left out: {run.no_curves})" if run.no_curves else f"Curves: {directory / 'curves.png'}"
     asked = summary["steps_asked"]
     floored = "" if asked == summary["steps"] else f" ({asked:,} asked for, floored to whole rollouts)"
-    say(f"Finished: {summary['steps']:,} steps{floored}.")
     unseen = summary["test_return"]
-    say(
-        f"Return on training levels {summary['train_return']:.2f}"
-        + (f", on unseen levels {unseen:.2f}." if unseen is not None else ".")
-    )
     words = ["dcpg", "record", str(directory)]
     for option, value in (("--env", run.env), ("--test-env", run.test_env)):
         words += [option, str(value)] if value is not None else []
     words += [word for source in plugins or [] for word in ("--plugin", source)]
     words += ["--levels", "train"] if unseen is None else []
-    say(f"Run: {directory}   {picture}   Next: {shlex.join(words)}")
+    with contextlib.suppress(OSError):  # a run that is done has not failed because nobody can read this
+        say(
+            f"Finished: {summary['steps']:,} steps{floored}.",
+            f"Return on training levels {summary['train_return']:.2f}"
+            + (f", on unseen levels {unseen:.2f}." if unseen is not None else "."),
+            f"Run: {directory}   {picture}   Next: {shlex.join(words)}",
+        )

@@ -132,6 +132,17 @@ class Algorithm:
                 raise ValueError(f"pi_old is {old.dtype} instead of float32")
             check_shape("pi_old", old, (len(self.B), frames.length, self.loader.actions))
             self.B.old_log_policy = old
+        self._check_minibatch()
+
+    def _check_minibatch(self) -> None:
+        """Raise ValueError for a minibatch that the restored data does not have."""
+        at, lines = self.cursor, self.method.lines
+        if self.tau is None or not 1 <= at.line <= len(lines):
+            return
+        data = self.tau if at.line <= len(self.method.policy_phase) else self.B
+        count = self.loader.count(lines[at.line - 1], data)
+        if at.minibatch >= max(count, 1):
+            raise ValueError(f"the loop cannot be at minibatch {at.minibatch} of {count}")
 
 
 def _shared(state: State, name: str) -> Any:

@@ -107,10 +107,12 @@ class Collector:
         return {name: value for chooser in self.choosers.values() for name, value in chooser.row().items()}
 
     def _current_state(self) -> State:
+        with self.observer.sampling():
+            blobs = self.env.state()
         return State(
             {name: counter.state() for name, counter in self.counters.items()},  # every rank counts all environments
             own={name: chooser.state() for name, chooser in self.choosers.items()},
-            blobs=self.env.state(),
+            blobs=blobs,
         )
 
     def state(self) -> State:

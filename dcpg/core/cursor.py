@@ -44,6 +44,7 @@ class Cursor:
         """A cursor from JSON data; raise ValueError for a position that a loop over these lines cannot have."""
         cursor = cls(**{name: int(value) for name, value in plain.items()})
         inside = 0 <= cursor.line <= len(lines) + 1 and min(cursor.rollout, cursor.epoch, cursor.minibatch) >= 0
+        inside = inside and (cursor.line > 0 or cursor.epoch == cursor.minibatch == 0)
         if not inside or (1 <= cursor.line <= len(lines) and cursor.epoch > lines[cursor.line - 1].epochs):
             raise ValueError(f"the loop cannot be at {dict(plain)}")
         return cursor

@@ -100,6 +100,11 @@ def play(
             log_policy = actor.log_policy(frames[alive])
         elif t > 0:
             log_policy, values = actor(frames[alive])
+        if not (log_policy.isfinite().all() and values[protocol.head].isfinite().all()):
+            raise NumericalFailure(
+                f"The network's outputs are not finite, in step {t} of an evaluation: the environment may have given "
+                "observations that are not."
+            )
         actions = np.zeros(n, np.int64)
         rows = torch.from_numpy(alive)
         chosen = log_policy.argmax(1) if protocol.greedy else sample_actions(log_policy, noise[t % TABLE][rows])

@@ -40,6 +40,10 @@ class Loader:
         """The minibatches of the `number`-th line in a rollout."""
         return Minibatches(self, line, data, (rollout, number))
 
+    def count(self, line: Optimise, data: Rollout | Buffer) -> int:
+        """The number of minibatches per epoch, over all ranks."""
+        return line.data.minibatches_of(len(data) * self.ranks.size)
+
     def generators(self, name: str, *place: int) -> list[torch.Generator]:
         """One generator per group, keyed by its purpose and the position of the loop."""
         return [generator(self.seed, name, *place, *group.key) for group in self.groups]
@@ -55,7 +59,7 @@ class Minibatches:
     def __init__(self, loader: Loader, line: Optimise, data: Rollout | Buffer, place: tuple[int, int]) -> None:
         self.loader, self.line, self.place = loader, line, place
         self.parts = [data.part(group.envs) for group in loader.groups]
-        self.count = line.data.minibatches_of(len(data) * loader.ranks.size)
+        self.count = loader.count(line, data)
         self.opens_ahead = isinstance(data, Buffer)
         self._epoch, self._splits = -1, list[tuple[Tensor, ...]]()
         self._opening: dict[int, Future[list[Batch]]] = {}

@@ -14,7 +14,7 @@ class LoopObserver:
     """
 
     def sampling(self) -> AbstractContextManager[None]:
-        """Entered while the environments are stepped."""
+        """Entered while the environments are stepped, or asked for their states."""
         return nullcontext()
 
     def restoring(self) -> AbstractContextManager[None]:

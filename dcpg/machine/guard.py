@@ -40,7 +40,7 @@ def guarded(work: Callable[[], object]) -> None:
 
 def _leave_closed_outputs() -> None:
     """Drop what can no longer be printed: Python would fail to print it when it ends, and exit with 120."""
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None where there was none from the start
         try:
             stream.flush()
         except OSError:

@@ -8,6 +8,7 @@ import os
 import platform
 import socket
 import time
+import weakref
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,13 +29,14 @@ class Lock:
 
     On one host the kernel's file lock decides, and is released when its holder dies. For a holder on another host, or
     on storage without such locks, the counter in the file decides: if it does not change for a minute by our own clock,
-    we take over.
+    we take over. A forked child, such as the process of an environment, does not hold it.
     """
 
     def __init__(self, path: Path) -> None:
         self.path, self.counter = path, 0
         self._holder = (socket.gethostname(), os.getpid())  # a host may change its name later
         self._file: IO[bytes] | None = None
+        _LOCKS.add(self)
 
     def acquire(self) -> None:
         """Take the lock, or raise InUse with the process that holds it."""
@@ -138,12 +140,27 @@ class Lock:
             os.fdatasync(self._file.fileno())
 
     def release(self) -> None:
+        if self._file is not None and self._is_there(self._file) and not self._is_anothers():
+            with contextlib.suppress(OSError):  # a directory that became read-only: the next holder takes it over
+                self.path.unlink(missing_ok=True)
+        self.forget()
+
+    def forget(self) -> None:
+        """Close the file and leave it where it is: the kernel's lock lasts as long as any process has it open."""
         if self._file is not None:
-            if self._is_there(self._file) and not self._is_anothers():
-                with contextlib.suppress(OSError):  # a directory that became read-only: the next holder takes it over
-                    self.path.unlink(missing_ok=True)
             self._file.close()
             self._file = None
+
+
+_LOCKS: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for lock in _LOCKS:
+        lock.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
 
 
 def born(pid: int) -> float | None:

@@ -24,7 +24,7 @@ class RunDirectory:
     """The paths of a run, and its rows. Of several processes only one writes; the others count its rows."""
 
     def __init__(self, path: Path, writes: bool = True) -> None:
-        self.path, self.writes = path, writes
+        self.path, self._writer = path, os.getpid() if writes else None
         self.config = path / "config.json"
         self.summary = path / "summary.json"
         self.checkpoints = path / "checkpoints"
@@ -36,6 +36,11 @@ class RunDirectory:
         self.timing = Rows(path / "timing.jsonl", writes)
         self.lock = Lock(path / "lock")
         self._made = self._created = False
+
+    @property
+    def writes(self) -> bool:
+        """False in a child that an environment forked, too: however it ends, the run's files are its parent's."""
+        return self._writer == os.getpid()
 
     def check_usable(self) -> None:
         """Refuse a directory for a new run that is not free, cannot be written to or is in use; nothing is created."""

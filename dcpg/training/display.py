@@ -43,6 +43,13 @@ def as_text(text: str, style: str = "", *, cut: bool = False) -> Text:
     return Text(one_line(text), style, overflow="ellipsis" if cut else None, no_wrap=cut or None)
 
 
+class Screen(Console):
+    """A console whose reader may go away: from then on it is silent, where rich would end the program."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
 class Display(ABC):
     """Shows something that changes. A subclass says what: a picture for terminals, and a line for other outputs.
 
@@ -251,4 +258,4 @@ class RunDisplay(Display):
 
 def display() -> RunDisplay:
     """The display of a run on standard output."""
-    return RunDisplay(Console())
+    return RunDisplay(Screen())

@@ -20,7 +20,7 @@ from dcpg.machine.memory import memory_was_refused
 from dcpg.machine.needs import Needs
 from dcpg.ranks import Ranks
 from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged, Manifest
-from dcpg.storage.rows import Rows, count_lines, first_rows, read_rows
+from dcpg.storage.rows import Rows, count_lines, first_rows, parse_rows, read_rows
 from dcpg.storage.rundir import RunDirectory
 from dcpg.text import counted, for_audience, printable
 from dcpg.training.evaluations import Evaluations
@@ -209,7 +209,8 @@ class Saver:
             raise ValueError(f"{rows['metrics']} rows at rollout {at.rollout}")
         altered = [str(name) for name in plain.get("altered", [])]
         for name, file in (("metrics", self.directory.metrics), ("eval", self.directory.evaluations)):
-            there, needed = count_lines(file.path), rows[name]
+            needed = rows[name]
+            there = self._evaluations_there(at, needed) if name == "eval" else count_lines(file.path)
             if there < needed and name == "eval" and at.line == 0:
                 needed = min(needed, self.evaluations.before(at.rollout))
             if there < needed:
@@ -217,6 +218,19 @@ class Saver:
             if self._differ(file, rows[name], plain.get("rows_sha256", {}).get(name), there):
                 altered.append(file.path.name)
         return list(dict.fromkeys(altered))
+
+    def _evaluations_there(self, at: Cursor, count: int) -> int:
+        """The lines of eval.jsonl, up to a later evaluation in the place of the one at the checkpoint.
+
+        A longer run drops the final evaluation of a shorter one; it may end before it is saved again.
+        """
+        path, before = self.directory.evaluations.path, self.evaluations.before(at.rollout)
+        if at.line == 0 and count > before:
+            rows = parse_rows(first_rows(path, count)[len(first_rows(path, before)) :])
+            rollout = rows[0].get("rollout") if rows else None
+            if isinstance(rollout, int) and rollout > at.rollout:
+                return before
+        return count_lines(path)
 
     def _differ(self, file: Rows, count: int, written: str | None, there: int) -> bool:
         """Whether the first rows of a file are not those that a checkpoint stands on; older ones have no hash."""
@@ -228,9 +242,9 @@ class Saver:
         try:
             self.directory.metrics.truncate(rows["metrics"])
             # also drop a final evaluation that a longer run would not have
-            at = self.algorithm.cursor.rollout
-            due = self.evaluations.before(at) + self.evaluations.due(at)
-            there = count_lines(self.directory.evaluations.path)  # a last one that is missing is played again
+            at = self.algorithm.cursor
+            due = self.evaluations.before(at.rollout) + self.evaluations.due(at.rollout)
+            there = self._evaluations_there(at, rows["eval"])  # a last one that is missing is played again
             self.directory.evaluations.truncate(min(rows["eval"], due, there))
             timing = [row.get("steps") for row in read_rows(self.directory.timing.path)]
             self.directory.timing.truncate(sum(isinstance(steps, int) and steps <= self.steps for steps in timing))

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+import psutil
+
 from dcpg.errors import EnvironmentHung, InUse
 from dcpg.storage.lock import Lock
 from dcpg.text import say
@@ -111,8 +113,12 @@ class Watchdog:
 
 
 def _end(why: str, code: int) -> None:
-    """End the process from this thread, even if the others are blocked."""
+    """End the process from this thread, even if the others are blocked, and those that its environments started."""
     try:
         say(why, to=sys.stderr, flush=True)
     finally:
+        with contextlib.suppress(psutil.Error):
+            for child in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.Error):  # it may have ended meanwhile
+                    child.kill()
         os._exit(code)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Literal, NoReturn
 
@@ -87,10 +87,12 @@ class Trainer(LoopObserver):
         self.resume_command = resume_command(config, directory.path, ranks.size, maker)
         self.network = build_network(config, env.shape, env.num_actions).to(device)
         actor = Actor(self.network, tuple(self.method.targets), machine.chunk, device)
-        self.collector = Collector(
-            env, actor, self.method, seed=config.seed, length=config.rollout_length, levels=levels,
-            augmenter=augmenter_of(config, ranks), ranks=ranks, observer=self,
-        )  # fmt: skip
+        self.signals, self.watchdog = StopSignals(), Watchdog(directory.lock, config.env.timeout)
+        with self.watchdog:  # the environments' states are read for the first time
+            self.collector = Collector(
+                env, actor, self.method, seed=config.seed, length=config.rollout_length, levels=levels,
+                augmenter=augmenter_of(config, ranks), ranks=ranks, observer=self,
+            )  # fmt: skip
         frames = FrameShape(config.rollout_length, env.num_envs, spaces.single, env.dtype, env.stack)
         loader = Loader(
             seed=config.seed, num_envs=env.num_envs, actions=env.num_actions, device=device, shards=config.shards,
@@ -111,7 +113,6 @@ class Trainer(LoopObserver):
             self.resume_command, self.needs,
         )  # fmt: skip
         self.logs = Logs(config, directory, self._warn)
-        self.signals, self.watchdog = StopSignals(), Watchdog(directory.lock, config.env.timeout)
         self.stopwatch = Stopwatch()
         self.pictures: list[str] = []  # fingerprints of the frames that this run has seen, for the summary
 
@@ -158,8 +159,11 @@ class Trainer(LoopObserver):
             finally:
                 self.observer.close()
                 self.logs.close()
-                # the user's environment may fail to close, or hang; the run is saved
-                with contextlib.suppress(Exception), self.watchdog.watching("the environments' close()"):
+                # the user's environment may fail to close, hand on a worker's Ctrl-C, or hang; the run is saved
+                with (
+                    contextlib.suppress(Exception, KeyboardInterrupt),
+                    self.watchdog.watching("the environments' close()"),
+                ):
                     self.env.close()
         return summary
 
@@ -220,7 +224,7 @@ class Trainer(LoopObserver):
         found: dict[str, Split] = {}
         if self.ranks.first:
             with contextlib.suppress(Stopped):  # the ranks stop together, below
-                found = self.evaluations.play(k, self.watchdog.watching, lambda: self._stop_if_asked("evaluate"))
+                found = self.evaluations.play(k, self._using, lambda: self._stop_if_asked("evaluate"))
         self._meet()
         row = Evaluation(k=k, rollout=at.rollout, steps=self.steps, splits=found)
         self.directory.evaluations.append(row)
@@ -242,7 +246,21 @@ class Trainer(LoopObserver):
     # -- what the loop reports
 
     def sampling(self) -> AbstractContextManager[None]:
-        return self.watchdog.watching("the environments")
+        return self._using("the environments")
+
+    @contextlib.contextmanager
+    def _using(self, environments: str) -> Iterator[None]:
+        """While this lasts, the environments are watched, and may fail if a stop was asked for.
+
+        Ctrl-C in a terminal, and what ends a job, reach the processes of environments as well. Ranks stop elsewhere.
+        """
+        try:
+            with self.watchdog.watching(environments):
+                yield
+        except (Exception, KeyboardInterrupt):
+            if self.signals.asked and self.ranks.alone:
+                self._stop()
+            raise
 
     def restoring(self) -> AbstractContextManager[None]:
         """Each of your own environments has its time. Procgen's are tried in a process that has a limit of its own."""

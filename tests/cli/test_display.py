@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import io
+import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,18 +16,20 @@ import pytest
 from rich.console import Console
 
 from dcpg.cli.sweep_display import ProbeDisplay, SweepDisplay, picture
+from dcpg.cli.train import conclude
 from dcpg.config.resolve import resolve
 from dcpg.envs.base import Spaces
 from dcpg.machine import estimate
 from dcpg.machine.automatic import settled
 from dcpg.machine.estimate import Costs
+from dcpg.machine.guard import guarded
 from dcpg.machine.needs import Needs
 from dcpg.seeding import generator, key, rand_seed
 from dcpg.storage.rows import Evaluation, Metrics
 from dcpg.sweep.view import view_directory
 from dcpg.text import counted, duration
 from dcpg.training import display
-from dcpg.training.display import RunDisplay
+from dcpg.training.display import RunDisplay, Screen
 from tests.sweep.fakes import drive_once, planned, split
 
 SPACES = Spaces((64, 64, 3), np.dtype(np.uint8), 15)
@@ -240,3 +246,33 @@ def test_keys_are_different_and_stay_the_same() -> None:
     assert key(1, "a", 23) != key(1, "a", 2, 3)
     assert 0 <= rand_seed(3, "x") < 2**31 - 1
     assert generator(0, "x").initial_seed() == key(0, "x")
+
+
+@pytest.mark.parametrize("on_terminal", [False, True])
+def test_a_reader_that_goes_away_ends_no_run(on_terminal: bool) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    file = os.fdopen(theirs, "w")
+    run = RunDisplay(Screen(file=file, force_terminal=on_terminal, width=80))
+    run.start(CONFIG, Path("runs/a"), 0)
+    run.evaluation(EVALUATION)
+    run.warn("The checkpoint could not be written.")
+    run.close()
+    assert run.console.quiet
+    with contextlib.suppress(BrokenPipeError):
+        file.close()
+
+
+def test_a_run_that_is_done_has_not_failed_because_nobody_reads_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = {"steps": 256, "steps_asked": 256, "train_return": 1.0, "test_return": 2.0}
+    run = SimpleNamespace(directory=Path("runs/a"), summary=summary, no_curves="", env=None, test_env=None)
+
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as changed:
+        changed.setattr(sys, "stdout", Full())
+        conclude(run, None)  # type: ignore[arg-type]
+        changed.setattr(sys, "stdout", None)
+        guarded(lambda: conclude(run, None))  # type: ignore[arg-type]

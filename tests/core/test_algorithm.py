@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import threading
@@ -16,6 +17,7 @@ from dcpg.config.resolve import resolve
 from dcpg.core.batch import Batch
 from dcpg.core.cursor import Cursor
 from dcpg.core.method import Phasic, Terms
+from dcpg.core.observer import LoopObserver
 from dcpg.core.stepper import Stepper
 from dcpg.errors import NumericalFailure
 from dcpg.methods import METHODS
@@ -257,6 +259,39 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     GOLDEN.parent.mkdir(exist_ok=True)
     GOLDEN.write_text(json.dumps({name: golden_losses(name) for name in METHODS}, indent=1) + "\n")
+
+
+class Halting(LoopObserver):
+    """Ends the loop after some optimiser steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def between_optimiser_steps(self) -> None:
+        self.steps -= 1
+        if self.steps == 0:
+            raise InterruptedError
+
+
+@pytest.mark.parametrize(("name", "steps", "line"), [("ppo", 1, 1), ("dcpg", 13, 2)])
+def test_a_minibatch_that_the_data_does_not_have_is_no_state(name: str, steps: int, line: int) -> None:
+    algorithm = in_training(name, observer=Halting(steps))
+    with contextlib.suppress(InterruptedError):
+        while True:
+            algorithm.rollout()
+    state = algorithm.state()
+    assert (algorithm.cursor.line, algorithm.cursor.minibatch) == (line, 1)
+    algorithm.restore(state)
+    count = 2 if line == 1 else 2 * N // 2  # minibatches of tau, or of two segments
+    state.plain["cursor"]["minibatch"] = count - 1
+    algorithm.restore(state)
+    for beyond in (count, 10**9):
+        state.plain["cursor"]["minibatch"] = beyond
+        with pytest.raises(ValueError, match=f"minibatch {beyond} of {count}"):
+            algorithm.restore(state)
+    state.plain["cursor"]["line"] = 0
+    with pytest.raises(ValueError, match="the loop cannot be at"):
+        algorithm.restore(state)
 
 
 def test_minibatches_of_b_are_opened_ahead_by_one_thread() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from dcpg.core.actor import sample_actions
 from dcpg.core.evaluation import Protocol, play
 from dcpg.core.rewards import RewardNormaliser
 from dcpg.envs.base import Step
+from dcpg.errors import NumericalFailure
 
 
 class Scripted:
@@ -70,6 +72,21 @@ def test_an_endless_episode_counts_as_it_stands() -> None:
     episodes, _ = evaluated(max_steps=3)
     assert episodes.lengths == [2, 3, 3]
     assert episodes.returns == [2.0, 6.0, 9.0]
+
+
+@pytest.mark.parametrize("first", [0, 2])
+@pytest.mark.parametrize("watched", [False, True])
+def test_outputs_that_are_not_finite_end_an_evaluation(first: int, watched: bool) -> None:
+    class Lost(Watching):
+        def log_policy(self, frames: np.ndarray) -> torch.Tensor:
+            found = super().log_policy(frames)
+            return found if len(self.sizes) <= first else found * torch.nan
+
+    with pytest.raises(NumericalFailure, match=f"not finite, in step {first} of an evaluation"):
+        play(
+            Scripted(3), Lost(), RewardNormaliser.fresh(3), Protocol("value", 0.5, 100), (0, "eval", "train", 0),  # type: ignore[arg-type]
+            watch=(lambda turn: None) if watched else None,
+        )  # fmt: skip
 
 
 def test_actions_are_drawn_by_inverse_cdf() -> None:

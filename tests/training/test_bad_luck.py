@@ -26,7 +26,7 @@ import dcpg
 from dcpg.errors import BadInput, InUse, Notice, NoValidCheckpoint, StorageFailed
 from dcpg.storage import checkpoint, files
 from dcpg.storage.lock import Lock
-from dcpg.storage.rows import Metrics, read_rows
+from dcpg.storage.rows import Evaluation, Metrics, read_rows
 from dcpg.training import stop
 from dcpg.training.observer import Observer
 from dcpg.training.stop import Watchdog
@@ -145,6 +145,30 @@ def test_an_environment_that_hangs_is_watched_when_it_is_closed_and_when_a_run_i
     watched.clear()
     dcpg.resume(out, steps=256, env=make, progress=False)
     assert "your environment" in watched
+
+
+def test_reading_the_states_of_environments_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched: list[tuple[str | None, bool]] = []
+    dogs: list[Watchdog] = []
+    made = Watchdog.__init__
+
+    def noted(dog: Watchdog, lock: Lock, timeout: float) -> None:
+        dogs.append(dog)
+        made(dog, lock, timeout)
+
+    class Saved(SyncVectorEnv):
+        def get_state(self) -> list[bytes]:
+            watched.append((dogs[-1]._watched, not dogs[-1]._ended.is_set()))
+            return [b""]
+
+        def set_state(self, states: list[bytes]) -> None: ...
+
+    def saved(num_envs: int, seed: int) -> SyncVectorEnv:
+        return Saved([Moody] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+
+    monkeypatch.setattr(Watchdog, "__init__", noted)
+    dcpg.train("ppo", env=saved, preset="tiny", steps=256, out=tmp_path / "run", settings=OWN, progress=False)
+    assert watched == [("the environments", True)] * 3  # when the run is made, and after each rollout
 
 
 # -- processes
@@ -272,6 +296,26 @@ def test_an_evaluation_whose_row_is_lost_is_played_again(run: Path, tmp_path: Pa
     assert (run / "eval.jsonl").read_bytes() == (whole / "eval.jsonl").read_bytes()
     for one in (run, whole):
         dcpg.resume(one, steps=512, progress=False)
+    assert (run / "eval.jsonl").read_bytes() == (whole / "eval.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("steps", [None, 256])
+def test_a_longer_run_that_dies_before_it_is_saved_has_altered_nothing(
+    run: Path, tmp_path: Path, steps: int | None
+) -> None:
+    whole = Path(shutil.copytree(run, tmp_path / "whole"))
+
+    class Killer(Observer):
+        def evaluation(self, row: Evaluation) -> None:
+            raise KeyError("as if killed")  # the row of rollout 3 has the place of the final one of the shorter run
+
+    with pytest.raises(KeyError):
+        dcpg.resume(run, steps=640, observer=Killer(), progress=False)
+    assert [row["rollout"] for row in read_rows(run / "eval.jsonl")] == [1, 3]
+    found = dcpg.resume(run, steps=steps, progress=False)
+    if steps is None:
+        dcpg.resume(whole, steps=640, progress=False)
+    assert "altered" not in found.summary
     assert (run / "eval.jsonl").read_bytes() == (whole / "eval.jsonl").read_bytes()
 
 
