@@ -14,7 +14,6 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from dcpg.config.environments import Environment
 from dcpg.config.presets import PRESETS
 from dcpg.config.schema import OWN, Config
 from dcpg.config.written import Written, parse_written
@@ -119,33 +118,61 @@ def read(
             continue
         problems += [Problem(path, note) for note in notes]
         records.append(record)
-    return without_copies(without_duplicates(told_apart(records), problems), problems), problems
+    return without_duplicates(told_apart(without_copies(records, problems), problems), problems), problems
 
 
-def told_apart(records: list[Record]) -> list[Record]:
-    """Runs on different environments of the user's own that have one name become runs of different games."""
-    kinds: dict[str, dict[Any, str]] = {}
-    for record in records:
-        own = record.written.environment
-        if record.config.game.startswith(OWN):
-            known = kinds.setdefault(record.config.game, {})
-            known.setdefault(_kind(own), printable(own.id) if own is not None else "not recorded")
+def told_apart(records: list[Record], problems: list[Problem]) -> list[Record]:
+    """Runs on different environments of the user's own that have one name become runs of different games.
+
+    The same files in another folder, or published without one, are the same environment. Files that were changed
+    between two runs are, too, since most changes alter no game; the runs are named.
+    """
+    kind_of = _kinds(records)
+    names: dict[str, dict[Any, str]] = {}  # game -> environments of this name
+    files: dict[Any, tuple[str, Path]] = {}  # environment -> the hash of its files in the first run, and that run
     found = []
     for record in records:
-        known = kinds.get(record.config.game, {})
+        own, kind = record.written.environment, kind_of(record)
+        if record.config.game.startswith(OWN):
+            known = names.setdefault(record.config.game, {})
+            known.setdefault(kind, printable(own.id) if own is not None else "not recorded")
+        if own is not None and own.sha256:
+            first, path = files.setdefault((record.config.game, kind), (own.sha256[0], record.path))
+            if own.sha256[0] != first:
+                problems.append(Problem(record.path, f"its environment was changed since {path} was trained"))
+    for record in records:
+        known, own = names.get(record.config.game, {}), record.written.environment
         if len(known) > 1:
-            name = known[_kind(record.written.environment)]
-            if list(known.values()).count(name) > 1 and record.written.environment is not None:
-                name += (
-                    f", tested on {printable(record.written.environment.test_id)}, {record.written.environment.spaces}"
-                )
+            name = known[kind_of(record)]
+            if list(known.values()).count(name) > 1 and own is not None:
+                name += f", tested on {printable(own.test_id)}, {own.spaces}"
             record = replace_record(record, game=f"{record.config.game} ({name})")
         found.append(record)
     return found
 
 
-def _kind(own: Environment | None) -> Any:
-    return (own.id, own.test_id, own.spaces) if own is not None else None
+def _kinds(records: list[Record]) -> Callable[[Record], Any]:
+    """What tells environments of the user's own apart: where they were written, unless the files are the same."""
+    same: dict[Any, Any] = {}
+
+    def kind_of(record: Record) -> Any:
+        own = record.written.environment
+        if own is None:
+            return None
+        kind, functions = (own.id, own.test_id, own.spaces), (_file_name(own.id), _file_name(own.test_id))
+        for file in own.sha256:
+            kind = same.setdefault((file, functions, own.spaces), kind)
+        return kind
+
+    for record in records:
+        kind_of(record)
+    return kind_of
+
+
+def _file_name(id_: str | None) -> str:
+    """Where an environment was written, without the folder."""
+    path, colon, function = (id_ or "").partition(":")
+    return f"{os.path.basename(path)}{colon}{function}"
 
 
 def without_duplicates(records: list[Record], problems: list[Problem]) -> list[Record]:
@@ -172,8 +199,10 @@ def _other_start(record: Record, kept: Record) -> str:
 
 
 def without_copies(records: list[Record], problems: list[Problem]) -> list[Record]:
-    """One of several runs whose rows are the same under different seeds, as of a copy whose seed was changed.
+    """One of several runs with the same rows, as of a copy whose seed was changed.
 
+    Copies under one seed are left to `without_duplicates`, but for those that are published: the folder of the user's
+    own environment is not in them, so that it seems to be another one.
     All columns of all evaluations must be equal. Returns alone may be so by chance: short runs, or deterministic
     environments of the user's own, earn nothing or the same in every episode. The predicted values are those of
     networks whose weights were drawn from the seed, and levels follow from it. As a second guard, a run in which all
@@ -184,11 +213,19 @@ def without_copies(records: list[Record], problems: list[Problem]) -> list[Recor
     for record in records:
         means = tuple((e.steps, *(split.mean for split in e.splits.values())) for e in record.evaluations)
         other = first.setdefault((record.setting, record.label, record.game, means), record)
-        if other is not record and other.evaluations == record.evaluations and _is_varied(record):
-            problems.append(Problem(record.path, f"left out: the same rows as {other.path}, under another seed"))
+        seeds = other.config.seed != record.config.seed
+        is_other = seeds or _is_published(record) != _is_published(other)
+        if other is not record and is_other and other.evaluations == record.evaluations and _is_varied(record):
+            under = ", under another seed" if seeds else ""
+            problems.append(Problem(record.path, f"left out: the same rows as {other.path}{under}"))
         else:
             kept.append(record)
     return kept
+
+
+def _is_published(record: Record) -> bool:
+    own = record.written.environment
+    return own is not None and own.id == _file_name(own.id)
 
 
 def _is_varied(record: Record) -> bool:
@@ -226,6 +263,8 @@ def read_run(path: Path) -> tuple[Record, list[str]]:
     if config.preset not in PRESETS:
         raise unknown("preset", config.preset, PRESETS)
     setting_of(config, written.preset_values)  # refuses values that could not be compared
+    if written.environment is not None and len(written.environment.sha256) > 1:
+        notes.append("its environment was changed while it trained")
     evaluations = _evaluations(run, config, notes)
     notes += [f"{name}: rows were changed after the run had written them" for name in _altered(run, notes)]
     analyses = _analyses(run, config, evaluations[-1].steps if evaluations else 0, notes)
@@ -276,7 +315,7 @@ def _evaluations(run: RunDirectory, config: Config, notes: list[str]) -> list[Ev
     """Only the newest keep their episodes: a report over thousands of runs has no memory for all."""
     found = list[Evaluation]()
     longest = ROW_BYTES + GENEROUS * EPISODE_BYTES * config.evaluation.episodes
-    rows = _rows(run.evaluations.path, notes, min(config.rollouts, MOST_EVALUATIONS), longest)
+    rows = _rows(run.evaluations.path, notes, min(config.rollouts + 1, MOST_EVALUATIONS), longest)
     for number, row in enumerate(rows, 1):
         found.append(_evaluation(row, f"eval.jsonl, row {number}", config))
         if number > NEWEST:

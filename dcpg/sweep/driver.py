@@ -160,8 +160,8 @@ class Driver:
                 own = job.own.maker if job.own is not None else None
                 if own is not None and there.environment is not None and there.environment.changed(own):
                     self.observer.message(
-                        f"{name} was trained on {printable(own.id)} as it was then; it has been changed since, and runs "
-                        "that train now use it as it is. Reports name such runs."
+                        f"{name} was trained on {printable(own.id)} as it was then; it has been changed since, and "
+                        "runs that train now use it as it is. Reports name such runs."
                     )
                 extended += there.config.steps < job.config.steps
                 same[name] = machine = there.config.machine

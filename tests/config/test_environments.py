@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ from dcpg.config.environments import Environment, find
 from dcpg.config.identity import identity
 from dcpg.envs.base import Spaces
 from dcpg.errors import BadInput, Stopped
+from dcpg.methods.plugins import sha256_of
 from dcpg.runs.records import read, read_run
 from tests.cli.test_cli import run as command
 from tests.training.test_learning import Signpost, make, make_test
@@ -235,6 +237,7 @@ def test_what_is_recorded_and_asked_for_again(folder: Path, capsys: pytest.Captu
         "kind": "code", "spaces": {
             "shape": [16, 16, 3], "dtype": "uint8", "actions": 4, "frame": [16, 16, 3], "first_action": 0, "stack": 1,
         },
+        "sha256": [hashlib.sha256(sha256_of(folder / "one/signpost.py").encode()).hexdigest()],
     }  # fmt: skip
     code, _, error = command(capsys, "resume", str(out), "--steps", "512")
     assert code == 2

@@ -317,7 +317,7 @@ def test_an_export_replaces_an_export_and_nothing_else(
         with pytest.raises(StorageFailed, match=r"cannot be written \(No space left on device\)"):
             export.write(trained, place)
     assert contents(tmp_path / "empty") == kept
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["agent", "empty", "file", "link", "strange"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["agent", "empty", "file", "link", "mine", "strange"]
 
 
 class Light(gymnasium.Env[Any, Any]):

@@ -141,3 +141,16 @@ def test_what_a_killed_export_has_left_is_named_and_not_read(tmp_path: Path) -> 
     assert sorted(problem.path for problem in problems) == sorted(left)
     assert publish([tmp_path / "sweep"], tmp_path / "results").runs == whole
     assert not any(folder.exists() for folder in left)
+
+
+def test_published_rows_beside_their_runs_count_once(tmp_path: Path) -> None:
+    """Also if the run's own environment lay in a folder, which is not published."""
+    for seed in (0, 1):
+        run = synthetic.of_a_stranger(tmp_path / "runs" / f"{seed}", "x", seed, plugin=False)
+        synthetic.configured(lambda plain: plain["environment"].update(id="/some/maze.py:make", test_id=None))(run)
+    publish([tmp_path / "runs"], tmp_path / "results")
+    records, problems = records_of([tmp_path])
+    assert [record.config.seed for record in records] == [0, 1]
+    assert len({record.game for record in records}) == 1
+    assert len(problems) == 2
+    assert all("left out: the same rows as" in problem.text for problem in problems)

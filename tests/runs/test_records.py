@@ -29,6 +29,7 @@ from tests.synthetic import (
     configured,
     edit,
     lines,
+    of_a_stranger,
     of_schema_5,
     ood_actions,
     rows_of,
@@ -293,3 +294,17 @@ def test_a_changed_preset_changes_no_older_run(tmp_path: Path, monkeypatch: pyte
     assert record.setting != records[0].setting
     assert record.setting == setting_today(record.config)
     assert variant_of(old, LAPTOP_NOW) == "dcpg [N_pi=4, E_aux=2, segments=8]"
+
+
+def test_environments_are_told_apart_by_their_files(tmp_path: Path) -> None:
+    """The same file in two folders is one environment; a changed one is named; others are other games."""
+    ids = ["/one/maze.py:make", "/two/maze.py:make", "/one/maze.py:make", "/three/maze.py:make", "/one/maze.py:other"]
+    hashes = ["a", "a", "b", "c", "a"]
+    for seed, (id_, file) in enumerate(zip(ids, hashes, strict=True)):
+        run = of_a_stranger(tmp_path / f"{seed}", "x", seed, plugin=False)
+        configured(lambda plain, given=(id_, file): plain["environment"].update(id=given[0], sha256=[given[1]]))(run)
+    records, problems = read([tmp_path])
+    games = [record.game for record in records]
+    assert games[0] == games[1] == games[2] == "own:x (/one/maze.py:make)"
+    assert games[3:] == ["own:x (/three/maze.py:make)", "own:x (/one/maze.py:other)"]
+    assert problems == [Problem(tmp_path / "2", f"its environment was changed since {tmp_path / '0'} was trained")]
