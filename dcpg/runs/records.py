@@ -315,7 +315,7 @@ def _evaluations(run: RunDirectory, config: Config, notes: list[str]) -> list[Ev
     """Only the newest keep their episodes: a report over thousands of runs has no memory for all."""
     found = list[Evaluation]()
     longest = ROW_BYTES + GENEROUS * EPISODE_BYTES * config.evaluation.episodes
-    rows = _rows(run.evaluations.path, notes, min(config.rollouts + 1, MOST_EVALUATIONS), longest)
+    rows = _rows(run.evaluations.path, notes, min(config.rollouts, MOST_EVALUATIONS), longest)
     for number, row in enumerate(rows, 1):
         found.append(_evaluation(row, f"eval.jsonl, row {number}", config))
         if number > NEWEST:
