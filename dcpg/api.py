@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -135,7 +136,8 @@ def train(
     config = resolve(method, str(played), preset=preset, steps=steps, seed=seed, settings=settings)
     asked = Path(out) if out is not None else Path("runs") / f"{(maker.name if maker else game)}-{method}-{seed}"
     directory, told = here / asked if maker else asked, _observers(observer, progress)
-    starting.start(config, directory, maker, told, Path(init) if init is not None else None)
+    first = None if init is None else here / init if maker else Path(init)
+    starting.start(config, directory, maker, told, first)
     return _finished(Run(_as_asked(asked, directory), env, test_env))
 
 
@@ -587,7 +589,9 @@ def _fixed(run: Run | str | Path, env: Env | None, test_env: Env | None) -> tupl
 
 def _as_asked(asked: Path, directory: Path) -> Path:
     """A directory as the user named it, if that still leads there."""
-    return asked if asked.absolute() == directory.absolute() else directory
+    with contextlib.suppress(OSError):  # the current directory may be gone
+        return asked if asked.absolute() == directory.absolute() else directory
+    return directory
 
 
 def _maker(run: Path, verb: str, env: Env | None, test_env: Env | None) -> tuple[Written, EnvMaker | None]:

@@ -17,9 +17,15 @@ _typed_a_command = False
 
 
 def speak_to_the_command_line() -> None:
-    """Let messages name commands and options instead of Python calls, from now on in this process."""
+    """Let messages name commands and options instead of Python calls, from now on in this process.
+
+    An output whose encoding lacks a character gets its number instead.
+    """
     global _typed_a_command  # noqa: PLW0603
     _typed_a_command = True
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def for_audience(command: str, python: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 from enum import StrEnum
@@ -93,8 +94,11 @@ def sweep(
         env=env, test_env=test_env, name=name, observer=SweepDisplay(Screen()),
     )  # fmt: skip
     runs = len(done.view.runs)
-    say(f"{'The run is' if runs == 1 else f'All {runs:,} runs are'} done, in {done.directory}.")
-    say(f"Next: dcpg report {shlex.quote(str(done.directory))}")
+    with contextlib.suppress(OSError):  # what is done has not failed because nobody can read this
+        say(
+            f"{'The run is' if runs == 1 else f'All {runs:,} runs are'} done, in {done.directory}.",
+            f"Next: dcpg report {shlex.quote(str(done.directory))}",
+        )
 
 
 def status(directory: Path, as_json: bool) -> None:

@@ -107,7 +107,7 @@ def _explained(what: str) -> Iterator[None]:
         yield
     except BadInput:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BadInput(f"{what}: {short(error)}") from error
 
 
@@ -168,8 +168,9 @@ def find(env: Any, test_env: Any = None, name: str | None = None) -> EnvMaker:
 
 def _sources(*functions: MakeEnv | None) -> str:
     """A hash of the files in which functions are written; installed packages have versions instead."""
-    files = [source_of(inspect.unwrap(_innermost(one))) for one in functions if one is not None]
-    hashes = [sha256_of(Path(file)) for file in dict.fromkeys(files) if not is_installed(file)]
+    files = dict.fromkeys(source_of(_innermost(one)) for one in functions if one is not None)
+    # of a Gymnasium id the function is in this file
+    hashes = [sha256_of(Path(file)) for file in files if file != __file__ and not is_installed(file)]
     return hashlib.sha256(" ".join(hashes).encode()).hexdigest() if all(hashes) and hashes else ""
 
 
@@ -312,7 +313,8 @@ class Environment:
 
     def changed(self, maker: EnvMaker) -> bool:
         """Whether the files of the same environment are others now, as far as they are known."""
-        return bool(self.sha256) and maker.ids == (self.id, self.test_id) and maker.sha256 != self.sha256[-1]
+        known = bool(self.sha256 and maker.sha256)
+        return known and maker.ids == (self.id, self.test_id) and maker.sha256 != self.sha256[-1]
 
     @classmethod
     def parse(cls, plain: Any) -> Environment:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dcpg.envs.procgen import GAMES
-from dcpg.errors import BadInput, StorageFailed, unknown
+from dcpg.errors import BadInput, DcpgError, StorageFailed, unknown
 from dcpg.extras import need
 from dcpg.report.claims import ClaimsTable, answers
 from dcpg.report.comparison import (
@@ -33,7 +33,7 @@ from dcpg.report.statistics import RANGES
 from dcpg.report.tables import TABLES, Table
 from dcpg.runs.folders import Problem
 from dcpg.runs.records import Cache, read
-from dcpg.storage.files import dump, own_folder, read_json, write_atomic
+from dcpg.storage.files import UnreadableNow, dump, own_folder, read_json, write_atomic
 from dcpg.text import counted, option
 
 CLAIMS = "claims"
@@ -41,6 +41,8 @@ ENDINGS = {"tables": ("csv", "md", "tex"), "figures": ("png", "pdf")}  # of the 
 IN_TABLES = (*TABLES, GRID, CLAIMS)
 NAMES = (*IN_TABLES, *STIFFNESS_FIGURES, *FIGURES)
 LISTED = "files"  # the key of report.json that names the tables and figures of the report, and of reports by name
+PAGE = "report.html"
+OF_A_PAGE = {"setting", "list", "problems"}  # keys of report.json when the page was written, by any release
 MOST_JSON = 2**28  # bytes of a report.json
 Tell = Callable[[str, int, int], None]
 
@@ -92,7 +94,9 @@ def write_report(
     for note in (note_other_pictures, note_other_plugins, note_other_starts):
         note(compared.values(), problems)
     if not comparison.records:
-        raise BadInput(f"No evaluation yet in {counted(len(records), 'run')}; come back when there is one.")
+        out_of_it = [f"{p.path}: {p.text}" for p in problems if p.text.startswith("left out")]
+        others = f" {'; '.join(out_of_it[:3])}." if out_of_it else ""
+        raise BadInput(f"No evaluation yet in {counted(len(records), 'run')}; come back when there is one.{others}")
     tell("tables", 0, 1)
     tables = [t for name, make in TABLES.items() if not names or name in names if (t := make(comparison))]
     same = {} if names else same_pictures(comparison)
@@ -135,8 +139,9 @@ def _checked_files(out: Path, names: Sequence[str], tables: list[str], figures: 
     found += [f"figures/{name}.{ending}" for name in figures for ending in ENDINGS["figures"]]
     try:
         _check_all_made(names, {*tables, *figures})
-        _check_own(out, found if names else [*found, "report.html"])
-    except BadInput:
+        found += [] if names else [PAGE]
+        _check_own(out, found)
+    except DcpgError:
         _close(figures)
         raise
     return found
@@ -236,22 +241,28 @@ def _check_own(out: Path, will: Sequence[str]) -> None:
 
     A report of an older release has no list of its files: what has the name of a table or a figure there is its own.
     """
-    listed = _listed_before(out)
-    own = {"report.html"} if os.path.lexists(out / "report.json") else set()
+    before = _before(out)
+    is_page = before.keys() >= OF_A_PAGE
+    if before and not is_page and not isinstance(before.get(LISTED), list):
+        raise _not_ours(out / "report.json")
+    listed = _listed(before) if LISTED in before or not before else set(will)
     for name in will:
-        if listed is not None and name not in listed | own and os.path.lexists(out / name):
-            raise BadInput(
-                f"{out / name} would be replaced, but no report has written it; move it away, or choose another "
-                f"{option('out')}."
-            )
+        if name not in (listed | {PAGE} if is_page else listed) and os.path.lexists(out / name):
+            raise _not_ours(out / name)
+
+
+def _not_ours(path: Path) -> BadInput:
+    return BadInput(
+        f"{path} would be replaced, but no report has written it, as far as can be told; move it away, or choose "
+        f"another {option('out')}."
+    )
 
 
 def _claim(out: Path, will: Sequence[str]) -> None:
     """List the files of this report before they are written: if it is killed meanwhile, the next one knows them."""
-    listed = _listed_before(out)
-    if listed is not None and not listed.issuperset(will):
-        before = read_json(out / "report.json", MOST_JSON) if os.path.lexists(out / "report.json") else {}
-        _write(out / "report.json", dump(before | {LISTED: sorted(listed.union(will))}))
+    before = _before(out)
+    if (LISTED in before or not before) and not _listed(before).issuperset(will):
+        _write(out / "report.json", dump(before | {LISTED: sorted(_listed(before).union(will))}))
 
 
 def _remove_stale(out: Path, files: list[Path], pictures: bool) -> list[str]:
@@ -261,7 +272,7 @@ def _remove_stale(out: Path, files: list[Path], pictures: bool) -> list[str]:
     """
     written = {path.relative_to(out).as_posix() for path in files}
     kept = set[str]()
-    for name in (_listed_before(out) or set()) - written:
+    for name in _listed(_before(out)) - written - {PAGE}:
         if name.startswith("figures/") and not pictures:
             kept |= {name} if (out / name).is_file() else set()
         else:
@@ -269,16 +280,25 @@ def _remove_stale(out: Path, files: list[Path], pictures: bool) -> list[str]:
     return sorted(written | kept)
 
 
-def _listed_before(out: Path) -> set[str] | None:
-    """The tables and figures that reports before have written, as report.json says; None if it does not say.
-
-    That file may be anybody's: no other names than those of tables and figures are taken from it.
-    """
-    possible = {f"{folder}/{name}.{ending}" for folder, kinds in ENDINGS.items() for name in NAMES for ending in kinds}
+def _before(out: Path) -> dict[str, Any]:
+    """The report.json of a report before; empty if there is none."""
     try:
-        found = read_json(out / "report.json", MOST_JSON)[LISTED]
-        return possible & {name for name in found if isinstance(name, str)}
+        found = read_json(out / "report.json", MOST_JSON)
     except FileNotFoundError:
-        return set()
-    except (OSError, ValueError, TypeError, KeyError):  # it is of an older version
-        return None
+        return {}
+    except UnreadableNow as error:
+        raise StorageFailed(f"{out / 'report.json'} cannot be read now ({error}); try again when it can be.") from None
+    except ValueError:
+        raise _not_ours(out / "report.json") from None
+    return found if isinstance(found, dict) and found else {"": found}
+
+
+def _listed(before: Mapping[str, Any]) -> set[str]:
+    """The tables and figures that reports before have written, and the page of one that was killed meanwhile.
+
+    The file may be anybody's: no other names than these are taken from it.
+    """
+    possible = {PAGE} | {f"tables/{name}.{ending}" for name in IN_TABLES for ending in ENDINGS["tables"]}
+    possible |= {f"figures/{name}.{ending}" for name in (*STIFFNESS_FIGURES, *FIGURES) for ending in ENDINGS["figures"]}
+    found = before.get(LISTED)
+    return possible & {name for name in found if isinstance(name, str)} if isinstance(found, list) else set()

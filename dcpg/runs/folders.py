@@ -11,6 +11,7 @@ from dcpg.errors import BadInput
 
 LONGEST_PROBLEM = 2000  # characters of a note: it may quote a value of megabytes
 LEFT_OVER = (".tmp-", ".old-")  # how the names of folders begin that an export makes, and leaves when it is killed
+SIGNS = {"eval.jsonl", "metrics.jsonl", "timing.jsonl", "summary.json", "checkpoints"}  # of a run, beside config.json
 OWN_FOLDERS = ("checkpoints", "milestones", "tb", "analysis", "wandb")  # of a run: no other run lies in them
 
 
@@ -57,9 +58,11 @@ def _run_directories(top: Path, problems: list[Problem]) -> Iterable[Path]:
         for name in [name for name in below if name.startswith(LEFT_OVER)]:
             below.remove(name)
             problems.append(Problem(Path(folder, name), "left out: by its name, an export that has not ended"))
-        is_run = "config.json" in files and bool({*files, *below} & {"eval.jsonl", "checkpoints"})
+        is_run = "config.json" in files and bool({*files, *below} & SIGNS)
         # another program's config.json may lie above the runs; a lone one may be a run that has lost the rest
-        is_run = is_run or ("config.json" in files and not below and not within)
+        is_run = is_run or ("config.json" in files and not {*below} - {*OWN_FOLDERS} and not within)
+        if not is_run and {"eval.jsonl", "metrics.jsonl"} <= {*files}:
+            problems.append(Problem(Path(folder), "left out: it has the rows of a run, but no config.json"))
         if is_run:
             below[:] = [name for name in below if name not in OWN_FOLDERS]
             yield Path(folder)

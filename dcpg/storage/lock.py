@@ -79,7 +79,7 @@ class Lock:
     def is_ours(self) -> bool:
         """Whether the file is one of this program, or nothing that anybody would miss."""
         try:
-            return bool(self._read()) or not read_regular(self.path, MOST_RECORD).strip(b"\0 \n")
+            return {"host", "pid"} <= self._read().keys() or not read_regular(self.path, MOST_RECORD).strip(b"\0 \n")
         except OSError:
             return True  # `acquire` says what is wrong with it
 

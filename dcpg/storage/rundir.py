@@ -108,6 +108,11 @@ class RunDirectory:
     def _checkpointed(self) -> list[Path]:
         return [p for p in self.checkpoints.iterdir() if p.name[0].isdigit()] if self.checkpoints.is_dir() else []
 
+    @property
+    def is_new(self) -> bool:
+        """Whether a run is being made here that has not begun."""
+        return self._made or self._created
+
     def undo(self) -> None:
         """Remove what a run that was refused before it began has created, and nothing else; see `keep`."""
         if not self.writes:

@@ -10,7 +10,7 @@ import sys
 import threading
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dcpg.config.environments import EnvMaker
@@ -43,10 +43,8 @@ def _stop_early(number: int, frame: FrameType | None) -> None:
     os._exit(STOPPED)
 
 
-def work() -> None:
+def work(order: dict[str, Any]) -> None:
     """Start the run, or resume it; when it is trained, analyse it."""
-    order = json.loads(_read_line())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     from dcpg.config.environments import find
     from dcpg.config.written import from_json, read_written
     from dcpg.methods.plugins import load_sent
@@ -103,19 +101,27 @@ def main() -> None:
 
 
 def _work_unless_away() -> None:
-    """Work. If the storage fails for a reason that may pass, say it and end with a code of its own."""
-    from dcpg.errors import InUse
+    """Work. If the run's storage fails for a reason that may pass, say it and end with a code of its own.
+
+    Other errors of the system may be those of the user's environment, whose failures are the run's.
+    """
+    order = json.loads(_read_line())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    from dcpg.errors import InUse, StorageFailed, Unavailable
     from dcpg.machine.memory import memory_was_refused
     from dcpg.storage.files import storage_behind
     from dcpg.text import say
 
     try:
-        work()
+        work(order)
     except InUse:  # which comes of an error of the lock
         raise
     except Exception as error:
         away = storage_behind(error)
-        if away is None or memory_was_refused(error):
+        is_ours = isinstance(error, StorageFailed | Unavailable) or (
+            away is not None and str(away.filename).startswith(order["directory"])
+        )
+        if away is None or not is_ours or memory_was_refused(error):
             raise
         say(f"dcpg: The run's files cannot be reached now: {error}", to=sys.stderr)
         sys.exit(STORAGE_AWAY)

@@ -324,6 +324,11 @@ class Driver:
 
     def _check_still_there(self) -> None:
         """Do not call runs done that are no longer where they were written: the directory may have been moved."""
+        if not self.directory.runs.is_dir():
+            raise StorageFailed(
+                f"{self.directory.runs} is not there any more: was it moved, or is its disk away? What the runs have "
+                "saved is where they are; start the sweep again there."
+            )
         done = [name for name, status in self.statuses.items() if status.state == "finished"]
         gone = [name for name in done if self._read_status(name).state != "finished"]
         if gone:

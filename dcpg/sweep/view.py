@@ -167,8 +167,9 @@ def _sweep_command(recorded: str, root: Path) -> str:
     if words[:2] != ["dcpg", "sweep"]:
         return ""
     if "--out" in words[:-1]:
-        words[words.index("--out") + 1] = str(root)
-    return shlex.join(words)
+        at = words.index("--out")
+        del words[at : at + 2]
+    return shlex.join([*words, "--out", str(root)])
 
 
 def view_directory(root: Path) -> tuple[Plan, SweepView]:

@@ -88,8 +88,8 @@ class Saver:
                 self._saved_at = time.monotonic()
 
     def _exists(self) -> bool:
-        """Whether there is a run yet: a new one writes config.json after its first checkpoint."""
-        return os.path.exists(self.directory.config)  # unlike Path.exists, it raises nothing
+        """Whether there is a run yet: a new one writes config.json after its first checkpoint; it may be away now."""
+        return not self.directory.is_new or os.path.exists(self.directory.config)  # which raises nothing
 
     def advice(self, what: str) -> str:
         """What is true and what to do when there was not enough of something."""

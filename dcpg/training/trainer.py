@@ -28,11 +28,12 @@ from dcpg.core.state import Stateful
 from dcpg.core.stepper import Stepper
 from dcpg.envs.base import Spaces, VectorEnv
 from dcpg.envs.levels import LevelChooser
-from dcpg.errors import OutOfMemory, RankLost, Stopped, StorageFailed
+from dcpg.errors import DcpgError, OutOfMemory, RankLost, Stopped, StorageFailed
 from dcpg.machine.automatic import settled
 from dcpg.machine.devices import device_of, prepare
 from dcpg.machine.memory import keep_freed_memory, memory_was_refused
 from dcpg.machine.needs import needs_of
+from dcpg.methods.plugins import short
 from dcpg.ranks import ALONE, Ranks
 from dcpg.storage.files import own_folder, write_atomic
 from dcpg.storage.rows import SPLITS, Evaluation, Metrics, Split, Summary, Timing, read_last
@@ -74,7 +75,7 @@ class Trainer(LoopObserver):
         training: Training | None = None,  # the environments, if they are made already
         fingerprint: str | None = None,  # of config.json as it was written; checkpoints record it
     ) -> None:
-        self.directory, self.ranks, self._own = directory, ranks, maker is not None
+        self.directory, self.ranks, self._own, self._pid = directory, ranks, maker is not None, os.getpid()
         self.observer: RunObserver = (observer or SilentObserver()) if ranks.first else Observer()
         torch.set_num_threads(config.machine.threads)
         keep_freed_memory()
@@ -257,9 +258,13 @@ class Trainer(LoopObserver):
         try:
             with self.watchdog.watching(environments):
                 yield
-        except (Exception, KeyboardInterrupt):
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
             if self.signals.asked and self.ranks.alone:
                 self._stop()
+            if isinstance(error, SystemExit):
+                raise DcpgError(f"The environment asked the program to end: {short(error)}.") from error
+            if isinstance(error, ConnectionError):  # which would count as a reader of the output that is gone
+                raise RuntimeError("A process of the environment is gone.") from error
             raise
 
     def restoring(self) -> AbstractContextManager[None]:
@@ -268,6 +273,7 @@ class Trainer(LoopObserver):
 
     def between_environment_steps(self) -> None:
         """Ranks sample at their own pace, and meet when all have sampled their part of tau."""
+        self._end_a_child()
         if self.ranks.alone:
             self.between_optimiser_steps()
         else:
@@ -306,7 +312,13 @@ class Trainer(LoopObserver):
             self._stop()
         return due
 
+    def _end_a_child(self) -> None:
+        """A child that an environment forked, and that goes on, would train and write the same run."""
+        if os.getpid() != self._pid:
+            os._exit(1)
+
     def _stop_if_asked(self, phase: str) -> None:
+        self._end_a_child()
         self.watchdog.alive()
         if self.signals.asked:
             self._stop()

@@ -150,9 +150,9 @@ def test_what_is_no_longer_possible_is_removed_and_nothing_else(tmp_path: Path) 
     assert (tmp_path / "runs" / "ppo" / "config.json").is_file()
 
 
-@pytest.mark.parametrize("text", [None, "{}", "[]", "7", "torn {", '{"files": 3}', '{"files": "tables/table2.csv"}'])
+@pytest.mark.parametrize("text", [None, '{"setting": 1, "list": 2, "problems": 3}', '{"files": []}'])
 def test_without_a_list_of_the_report_before_nothing_is_removed(text: str | None, tmp_path: Path) -> None:
-    """There was none, it was of an older version, or its file is another one."""
+    """There was none, or it was of an older version."""
     some(tmp_path / "runs" / "ppo", "ppo")
     mine = ["figures/figure2.pdf", "figures/profiles.png", "tables/table2.csv", "tables/grid.md"]
     for name in mine:
@@ -174,7 +174,8 @@ def test_a_file_that_no_report_has_written_is_not_replaced(tmp_path: Path, comma
         code, out, err, _ = command(tmp_path / "runs", *words, "--out", tmp_path / "paper")
         assert (code, out) == (2, "")
         assert err == (
-            f"dcpg: {mine} would be replaced, but no report has written it; move it away, or choose another --out.\n"
+            f"dcpg: {mine} would be replaced, but no report has written it, as far as can be told; move it away, or "
+            "choose another --out.\n"
         )
         assert files_in(tmp_path / "paper") == ["tables/table1.tex"]
         assert mine.read_text() == "mine"
@@ -190,6 +191,23 @@ def test_a_file_that_no_report_has_written_is_not_replaced(tmp_path: Path, comma
     code, _, err, _ = command(tmp_path / "runs", "--out", tmp_path / "other")
     assert (code, page.read_text()) == (2, "mine")
     assert err.startswith(f"dcpg: {page} would be replaced")
+    assert command(tmp_path / "runs", "table1", "--out", tmp_path / "other")[0] == 0  # makes no page, nor owns it
+    assert command(tmp_path / "runs", "--out", tmp_path / "other")[0] == 2
+    assert page.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "text", ['{"tests": 5}', "[]", "7", "torn {", "{}", '{"files": 3}', '{"files": "report.html"}']
+)
+def test_a_report_json_of_another_program_is_not_replaced(text: str, tmp_path: Path, command: Command) -> None:
+    few(tmp_path / "runs", ("ppo", "dcpg"), (0,))
+    others = tmp_path / "out" / "report.json"
+    others.parent.mkdir()
+    others.write_text(text)
+    for words in ([], ["table1"]):
+        code, _, err, _ = command(tmp_path / "runs", *words, "--out", tmp_path / "out")
+        assert (code, err.startswith(f"dcpg: {others} would be replaced")) == (2, True)
+        assert (files_in(tmp_path / "out"), others.read_text()) == (["report.json"], text)
 
 
 def test_a_report_of_an_older_release_or_one_that_was_killed_is_replaced(
@@ -210,9 +228,10 @@ def test_a_report_of_an_older_release_or_one_that_was_killed_is_replaced(
     def killed(*given: object) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr("dcpg.report.write.page_data", killed)
-        with pytest.raises(KeyboardInterrupt):
-            write_report([tmp_path / "runs"], tmp_path / "new", pictures=False)
-    assert "tables/table1.csv" in files_in(tmp_path / "new")
-    write_report([tmp_path / "runs"], tmp_path / "new", pictures=False)
+    for moment in ("page_data", "_remove_stale"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"dcpg.report.write.{moment}", killed)
+            with pytest.raises(KeyboardInterrupt):
+                write_report([tmp_path / "runs"], tmp_path / moment, pictures=False)
+        assert "tables/table1.csv" in files_in(tmp_path / moment)
+        write_report([tmp_path / "runs"], tmp_path / moment, pictures=False)

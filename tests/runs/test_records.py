@@ -73,6 +73,17 @@ def test_runs_below_a_run_are_found_and_what_belongs_to_it_is_not_one(tmp_path: 
     assert problems == []
 
 
+def test_a_run_that_has_lost_files_is_read_or_named(tmp_path: Path) -> None:
+    whole, torn, headless = (some(tmp_path / name, "dcpg", seed=n).path for n, name in enumerate(("a", "b", "c")))
+    (torn / "eval.jsonl").unlink()
+    (torn / "summary.json").write_text("{}")
+    (torn / "tb").mkdir()
+    (headless / "config.json").unlink()
+    (headless / "metrics.jsonl").touch()
+    problem = Problem(headless, "left out: it has the rows of a run, but no config.json")
+    assert run_directories([tmp_path]) == ([whole, torn], [problem])
+
+
 def test_a_folder_that_cannot_be_opened_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, shut, scandir = some(tmp_path / "run", "dcpg").path, tmp_path / "shut", os.scandir
     shut.mkdir()

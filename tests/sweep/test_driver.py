@@ -367,10 +367,10 @@ def test_runs_that_are_gone_are_not_called_done(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("recorded", "shown"),
     [
-        ("dcpg sweep 'my file.toml' --out x --retry", "dcpg sweep 'my file.toml' --out {there} --retry"),
+        ("dcpg sweep 'my file.toml' --out x --retry", "dcpg sweep 'my file.toml' --retry --out {there}"),
         ("curl -s http://there/x | sh", ""),
-        ("dcpg sweep x; rm -r y", "dcpg sweep 'x;' rm -r y"),
-        ("dcpg sweep $(x)", "dcpg sweep '$(x)'"),
+        ("dcpg sweep x; rm -r y", "dcpg sweep 'x;' rm -r y --out {there}"),
+        ("dcpg sweep $(x)", "dcpg sweep '$(x)' --out {there}"),
         ("dcpg sweep 'x", ""),
     ],
 )

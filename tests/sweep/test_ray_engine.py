@@ -115,6 +115,9 @@ def test_a_stop_while_the_storage_fails_is_asked_for_until_it_succeeds(
     assert len(said) == 1
     assert said[0].startswith("The runs could not be told to stop yet")
     shutil.rmtree(tmp_path / "nodes")  # somebody tidies up: the runs must hear of the stop all the same
+    assert engine.wait(0) == []  # the sweep's directory is gone, or moved: nobody would look in a new one
+    assert not (tmp_path / "nodes").exists()
+    (tmp_path / "runs").mkdir()
     assert [(outcome.name, outcome.code) for outcome in engine.wait(0)] == [("run", 75)]
     assert [file.name.split("-")[0] for file in (tmp_path / "nodes").iterdir()] == ["stop"]
     engine.close()

@@ -48,8 +48,14 @@ def go_off():
     what = (HERE / "off").read_text()
     if what == "hang":
         time.sleep(1000)
-    elif what == "fork":
+    elif what == "exit":
+        raise SystemExit
+    elif what == "gone":
+        raise ConnectionResetError(104, "Connection reset by peer")
+    elif what.startswith("fork"):
         if os.fork() == 0:
+            if what == "fork and go on":
+                return
             raise ValueError("in the child")
         os.wait()
         assert json.loads((HERE / "run" / "summary.json").read_bytes())["status"] == "running"
@@ -110,10 +116,28 @@ def test_a_run_whose_environment_hangs_leaves_no_process_and_no_lock(place: Path
     assert finishes(place)
 
 
-def test_a_child_that_an_environment_forks_ends_without_a_word_in_the_runs_files(place: Path) -> None:
-    code, said = trained(place, "fork", "make_here")
-    assert "ValueError: in the child" in said
+@pytest.mark.parametrize("what", ["fork", "fork and go on"])
+def test_a_child_that_an_environment_forks_ends_without_a_word_in_the_runs_files(place: Path, what: str) -> None:
+    code, said = trained(place, what, "make_here")
+    assert ("ValueError: in the child" in said) == (what == "fork")
     assert (code, status(place)) == (0, "finished"), said
+    assert len((place / "run" / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("exit", "The environment asked the program to end: SystemExit"),
+        ("gone", "A process of the environment is gone"),
+    ],
+)
+def test_an_environment_that_ends_the_program_or_loses_a_process_fails_the_run(
+    place: Path, what: str, words: str
+) -> None:
+    code, said = trained(place, what, "make_here")
+    assert (code, status(place)) == (1, "failed")
+    assert words in said
+    assert finishes(place)
 
 
 FORKED = """

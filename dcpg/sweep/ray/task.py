@@ -44,12 +44,17 @@ class DriverFile:
         (folder / f"ready-{self.nonce}").touch()
 
     def ask_to_stop(self) -> None:
-        """Rename the file, which works even on a full disk. One that somebody has removed is made anew."""
+        """Rename the file, which works even on a full disk. One that somebody has removed is made anew.
+
+        OSError if the sweep's directory itself is gone: the attempts do not look in a new one.
+        """
         stop = self.folder / f"stop-{self.nonce}"
         try:
             os.replace(self.folder / f"ready-{self.nonce}", stop)
         except FileNotFoundError:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            if not SweepDirectory(self.folder.parent).runs.is_dir():
+                raise
+            self.folder.mkdir(exist_ok=True)
             stop.touch()
 
     def remove(self) -> None:
