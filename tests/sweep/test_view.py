@@ -27,7 +27,7 @@ def test_status(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert code == 0
     assert sorted(tmp_path.rglob("*")) == before
     runs = found.pop("runs")
-    assert (found.pop("driver_running"), found.pop("command")) == (False, "dcpg sweep x")
+    assert (found.pop("driver_running"), found.pop("command")) == (False, f"dcpg sweep x --out {tmp_path}")
     assert found == {
         "done": 0, "running": 1, "waiting": 1, "failed": 2, "steps": 640, "steps_total": 2048, "steps_per_s": 40.0,
         "seconds_left": (128 + 512) / 40, "analyses_missing": 0,
@@ -54,11 +54,12 @@ def test_status_knows_the_driver_and_what_starts_it_again(capsys: pytest.Capture
         return command(capsys, "sweep", "status", str(tmp_path))[1].splitlines()[-1].strip()
 
     drive_once(tmp_path, {NAMES[0]: [(7, 0)]}, then=lambda: None)
-    assert last().startswith("No driver is running. When the cause of the failures is gone: dcpg sweep x --retry")
+    again = f"dcpg sweep x --out {tmp_path}"
+    assert last() == f"No driver is running. When the cause of the failures is gone: {again} --retry"
     drive_once(tmp_path, retry=True)
     assert last().startswith("starpilot  ")  # nothing is left to do
     shutil.rmtree(tmp_path / "runs" / NAMES[3])
-    assert last() == "No driver is running. Go on with: dcpg sweep x"
+    assert last() == f"No driver is running. Go on with: {again}"
     lock = Lock(tmp_path / "lock")
     lock.acquire()
     assert last() == "Its driver is running."
