@@ -45,7 +45,7 @@ def test_status(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, _ = command(capsys, "sweep", "status", str(tmp_path))
     assert code == 0
     assert "0 done  0 running  2 waiting  2 failed" in out
-    assert out.splitlines()[-1] == "No driver is running. Go on with: dcpg sweep x"
+    assert out.splitlines()[-1] == f"No driver is running. Go on with: dcpg sweep x --out {tmp_path}"
     assert "failed: starpilot-ppo-0: last lines of starpilot-ppo-0" in out
 
 
