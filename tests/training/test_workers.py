@@ -86,8 +86,14 @@ def trained(place: Path, armed: str, make: str, *more: str) -> tuple[int, str]:
     done = subprocess.run(
         [sys.executable, "-m", "dcpg", "train", "ppo", "--env", f"{place / 'own.py'}:{make}", "--out", "run", *options],
         cwd=place, capture_output=True, text=True, timeout=120, start_new_session=True, check=False,
+        preexec_fn=_hear_interrupts,
     )  # fmt: skip
     return done.returncode, done.stderr
+
+
+def _hear_interrupts() -> None:
+    """A shell lets what it starts in the background ignore them, and so would the environments' processes."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def status(place: Path) -> str:
