@@ -216,6 +216,7 @@ def test_a_process_that_is_given_more_steps_goes_on(tmp_path: Path) -> None:
 def test_a_ray_worker_makes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = SimpleNamespace(get_node_id=lambda: "abc")
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get_runtime_context=lambda: context))
+    (tmp_path / "runs").mkdir()
     file = DriverFile(tmp_path / "nodes")
     found = carry_out(dataclasses.asdict(attempt_of(tmp_path)), file.nonce)
     assert found["code"] == 0, found["last_lines"]
