@@ -489,7 +489,7 @@ def watch_report(
     """
     from dcpg.report.serve import serve_report
     from dcpg.report.write import write_report
-    from dcpg.runs.records import Cache
+    from dcpg.runs.collection import Cache
 
     need("report", "The page")
     tops, folder, chosen = [_directory(run) for run in directories], Path(out), _ranges(ranges)

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from dcpg.text import one_line, printable
+
+MOST_CAUSES = 20  # of an error that are looked at
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, the error that it came of, and so on."""
+    for _ in range(MOST_CAUSES):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 class DcpgError(Exception):

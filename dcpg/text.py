@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import re
@@ -95,6 +96,12 @@ def is_name(value: object) -> bool:
 def say(*lines: object, to: TextIO | None = None, flush: bool = False) -> None:
     """Print lines for people, to standard output if no other is given. All that commands print goes through here."""
     print("\n".join(map(one_line, lines)), file=to or sys.stdout, flush=flush)
+
+
+def say_last(*lines: object) -> None:
+    """Say how work ended that is done: it has not failed because nobody can read this."""
+    with contextlib.suppress(OSError):
+        say(*lines)
 
 
 _TEX = str.maketrans(

@@ -19,7 +19,11 @@ class Analysed:
     run: Path
     state: Literal["analysed", "there", "left out", "failed"]  # "left out": the analysis is not for such runs
     result: dict[str, Any] | None = None  # of an analysis that was made, or was there
-    reason: str = ""  # why there is none
+    error: Exception | None = None  # why there is none
+
+    @property
+    def reason(self) -> str:
+        return str(self.error) if self.error is not None else ""
 
     @property
     def failed(self) -> bool:
@@ -48,6 +52,6 @@ def analyse_each(
             else:
                 yield Analysed(run, "analysed", analyse(run, analysis, given, at, maker_of(run)))
         except DoesNotApply as error:
-            yield Analysed(run, "left out", reason=str(error))
+            yield Analysed(run, "left out", error=error)
         except (DcpgError, OSError) as error:
-            yield Analysed(run, "failed", reason=str(error))
+            yield Analysed(run, "failed", error=error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shlex
 from enum import StrEnum
@@ -13,7 +12,7 @@ import typer
 
 from dcpg.cli.options import Env, EnvName, Json, Plugin, Set, TestEnv, app, load_plugins, parse_settings
 from dcpg.errors import BadInput
-from dcpg.text import counted, say
+from dcpg.text import counted, say, say_last
 from dcpg.torchrun import processes
 
 
@@ -94,11 +93,10 @@ def sweep(
         env=env, test_env=test_env, name=name, observer=SweepDisplay(Screen()),
     )  # fmt: skip
     runs = len(done.view.runs)
-    with contextlib.suppress(OSError):  # what is done has not failed because nobody can read this
-        say(
-            f"{'The run is' if runs == 1 else f'All {runs:,} runs are'} done, in {done.directory}.",
-            f"Next: dcpg report {shlex.quote(str(done.directory))}",
-        )
+    say_last(
+        f"{'The run is' if runs == 1 else f'All {runs:,} runs are'} done, in {done.directory}.",
+        f"Next: dcpg report {shlex.quote(str(done.directory))}",
+    )
 
 
 def status(directory: Path, as_json: bool) -> None:

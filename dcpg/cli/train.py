@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +21,7 @@ from dcpg.cli.options import (
     parse_settings,
     steps_option,
 )
-from dcpg.text import say
+from dcpg.text import say_last
 from dcpg.torchrun import is_first
 
 if TYPE_CHECKING:
@@ -123,10 +122,9 @@ def conclude(run: Run, plugins: list[str] | None) -> None:
         words += [option, str(value)] if value is not None else []
     words += [word for source in plugins or [] for word in ("--plugin", source)]
     words += ["--levels", "train"] if unseen is None else []
-    with contextlib.suppress(OSError):  # a run that is done has not failed because nobody can read this
-        say(
-            f"Finished: {summary['steps']:,} steps{floored}.",
-            f"Return on training levels {summary['train_return']:.2f}"
-            + (f", on unseen levels {unseen:.2f}." if unseen is not None else "."),
-            f"Run: {directory}   {picture}   Next: {shlex.join(words)}",
-        )
+    say_last(
+        f"Finished: {summary['steps']:,} steps{floored}.",
+        f"Return on training levels {summary['train_return']:.2f}"
+        + (f", on unseen levels {unseen:.2f}." if unseen is not None else "."),
+        f"Run: {directory}   {picture}   Next: {shlex.join(words)}",
+    )

@@ -7,7 +7,6 @@ record that is used again is a Gymnasium id that is in the registry already.
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import inspect
 import os
@@ -23,7 +22,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from dcpg.config.identity import identity
+from dcpg.config.identity import declaration, identity
 from dcpg.config.schema import OWN
 from dcpg.core.registry import source_of
 from dcpg.envs.adapter import GymnasiumEnv, close
@@ -168,16 +167,10 @@ def find(env: Any, test_env: Any = None, name: str | None = None) -> EnvMaker:
 
 def _sources(*functions: MakeEnv | None) -> str:
     """A hash of the files in which functions are written; installed packages have versions instead."""
-    files = dict.fromkeys(source_of(_innermost(one)) for one in functions if one is not None)
+    files = dict.fromkeys(source_of(declaration(one)) for one in functions if one is not None)
     # of a Gymnasium id the function is in this file
     hashes = [sha256_of(Path(file)) for file in files if file != __file__ and not is_installed(file)]
     return hashlib.sha256(" ".join(hashes).encode()).hexdigest() if all(hashes) and hashes else ""
-
-
-def _innermost(function: Any) -> Any:
-    while isinstance(function, functools.partial):
-        function = function.func
-    return function if hasattr(function, "__qualname__") else type(function)
 
 
 def _function(given: Any, what: str) -> tuple[MakeEnv, str, str]:

@@ -30,12 +30,7 @@ def identity(function: Any) -> tuple[str, str]:
 
 
 def _identity(function: Any, depth: int) -> tuple[str, str]:
-    arguments, inner = "", function
-    while isinstance(inner, functools.partial):
-        values = [_stable(value, depth) for value in inner.args]
-        values += [f"{key}={_stable(value, depth)}" for key, value in inner.keywords.items()]
-        arguments, inner = f"({', '.join(values)}){arguments}", inner.func
-    declared = inner if hasattr(inner, "__qualname__") else type(inner)
+    inner, declared = _innermost(function), declaration(function)
     file, qualified = source_of(declared), declared.__qualname__.replace("<locals>.", "")
     is_path = os.sep in file and Path(file).is_file()
     stem = Path(file).stem if is_path else declared.__module__.rsplit(".", 1)[-1]
@@ -50,9 +45,36 @@ def _identity(function: Any, depth: int) -> tuple[str, str]:
     elif carried:
         qualified += f"-{_digest(carried)}"
     where = str(Path(file).absolute()) if is_path and not is_installed(file) else declared.__module__
-    id_ = f"{where}:{qualified}{arguments}"
+    id_ = f"{where}:{qualified}{_arguments(function, depth)}"
     name = re.sub(r"[^A-Za-z0-9._+=-]+", "-", f"{stem.strip('_')}.{short.strip('_')}").strip("-.")[:64]
     return name or f"env-{_digest(id_)}", id_
+
+
+def declaration(function: Any) -> Any:
+    """What a file declares of a function: of a partial one that within, of an object with __call__ its class."""
+    inner = _innermost(function)
+    return inner if hasattr(inner, "__qualname__") else type(inner)
+
+
+def _innermost(function: Any) -> Any:
+    return _innermost(function.func) if isinstance(function, functools.partial) else function
+
+
+def _arguments(function: Any, depth: int) -> str:
+    """The arguments that partial functions add, those of the innermost first."""
+    if not isinstance(function, functools.partial):
+        return ""
+    values = [_stable(value, depth) for value in function.args]
+    values += [f"{key}={_stable(value, depth)}" for key, value in function.keywords.items()]
+    return f"{_arguments(function.func, depth)}({', '.join(values)})"
+
+
+def without_folders(place: str) -> str:
+    """Where a function or a plugin was written, and what it is called with, without the folders of this machine."""
+    file = re.match(r"/.*?\.py(?=:|$)|/[^:]*$", place, re.DOTALL)
+    if file is not None:
+        place = os.path.basename(file[0]) + place[file.end() :]
+    return re.sub(r"(?<![\w.])/(?:[^/'\"(),]+/)+", "", place)
 
 
 def _code(code: CodeType) -> tuple[Any, ...]:

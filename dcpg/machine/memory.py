@@ -8,7 +8,7 @@ import errno
 import platform
 import resource
 
-from dcpg.errors import OutOfMemory
+from dcpg.errors import OutOfMemory, causes
 from dcpg.text import gigabytes
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
@@ -21,7 +21,6 @@ REFUSALS = (
     "failed to map segment", "cannot map zero-fill pages", "out of memory",
 )  # fmt: skip
 TORCH = 0.7e9  # bytes of address space that torch and what it loads take, without CUDA
-MOST_CAUSES = 20  # of an error that are looked at
 
 
 LARGEST = 32 * 2**20  # the largest threshold that glibc accepts; a chunk's largest tensor is 30 MiB at the paper's size
@@ -46,18 +45,16 @@ def memory_was_refused(error: BaseException | None) -> bool:
 
     This needs nothing but Python: torch itself may be what did not fit. Its errors are RuntimeErrors.
     """
-    for _ in range(MOST_CAUSES):
-        if error is None:
-            return False
-        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
-            return True
-        # libraries are loaded by import (ImportError) and by ctypes (OSError without a number)
-        loading = isinstance(error, ImportError) or (isinstance(error, OSError) and error.errno is None)
-        told = isinstance(error, RuntimeError) or loading or type(error).__name__ in ("ZstdError", "SafetensorError")
-        if told and any(words in str(error) for words in REFUSALS):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return any(_is_refusal(one) for one in causes(error))
+
+
+def _is_refusal(error: BaseException) -> bool:
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    # libraries are loaded by import (ImportError) and by ctypes (OSError without a number)
+    loading = isinstance(error, ImportError) or (isinstance(error, OSError) and error.errno is None)
+    told = isinstance(error, RuntimeError) or loading or type(error).__name__ in ("ZstdError", "SafetensorError")
+    return told and any(words in str(error) for words in REFUSALS)
 
 
 def address_limit() -> float:

@@ -31,8 +31,8 @@ from dcpg.report.page import page, version_of
 from dcpg.report.page_data import page_data
 from dcpg.report.statistics import RANGES
 from dcpg.report.tables import TABLES, Table
+from dcpg.runs.collection import Cache, read
 from dcpg.runs.folders import Problem
-from dcpg.runs.records import Cache, read
 from dcpg.storage.files import UnreadableNow, dump, own_folder, read_json, write_atomic
 from dcpg.text import counted, option
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from dcpg.config.command import train_command
 from dcpg.config.environments import can_be_typed
+from dcpg.config.identity import without_folders
 from dcpg.config.presets import PRESETS
 from dcpg.config.schema import OWN, Config
 from dcpg.config.written import ENVIRONMENT, EXPORT, PLUGINS, Written, parse_written, read_written
@@ -88,16 +89,11 @@ def public_config(written: Written) -> dict[str, Any]:
         found["init"] = os.path.basename(written.init)
     if written.environment is not None:
         e = written.environment
-        test = _file_name(e.test_id) if e.test_id is not None else None
-        found[ENVIRONMENT] = dataclasses.replace(e, id=_file_name(e.id), test_id=test).plain()
+        test = without_folders(e.test_id) if e.test_id is not None else None
+        found[ENVIRONMENT] = dataclasses.replace(e, id=without_folders(e.id), test_id=test).plain()
     if written.plugins:
-        found[PLUGINS] = [{**one, "plugin": _file_name(one["plugin"])} for one in written.plugins]
+        found[PLUGINS] = [{**one, "plugin": without_folders(one["plugin"])} for one in written.plugins]
     return found
-
-
-def _file_name(place: str) -> str:
-    path, colon, function = place.rpartition(":")
-    return f"{os.path.basename(path)}:{function}" if colon and os.sep in path else os.path.basename(place)
 
 
 def _is_export(folder: Path) -> bool:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from dataclasses import replace as replace_record
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ from dcpg.config.written import Written, parse_written
 from dcpg.envs.procgen import ALL_LEVELS
 from dcpg.errors import BadInput, unknown
 from dcpg.runs.comparable import Setting, setting_of, variant_of
-from dcpg.runs.folders import Problem, run_directories
 from dcpg.storage.files import read_json, read_regular
 from dcpg.storage.rows import MOST_COUNT, MOST_ROWS, SPLITS, VALUES, Evaluation, Metrics, Summary, each_row, parse
 from dcpg.storage.rundir import RunDirectory
@@ -95,162 +92,6 @@ class Record:
     @property
     def name(self) -> str:
         return f"{self.label} on {self.game.removeprefix(OWN)}, seed {self.config.seed}"
-
-
-Cache = dict[Path, tuple[tuple[Any, ...], tuple[Record, list[str]]]]  # run -> its files' sizes and times, what was read
-
-
-def read(
-    directories: Iterable[Path], cache: Cache | None = None, tell: Callable[[int, int], None] = lambda *_: None
-) -> tuple[list[Record], list[Problem]]:
-    """Every run at or below the directories. Links are not followed, and no run is read twice.
-
-    With a cache, a run is read again only when its files have changed. `tell` hears how many runs of how many are read.
-    """
-    records = list[Record]()
-    paths, problems = run_directories(directories)
-    for number, path in enumerate(paths):
-        tell(number, len(paths))
-        try:
-            record, notes = read_run(path) if cache is None else _read_cached(path, cache)
-        except BadInput as error:
-            problems.append(Problem(path, f"left out: {error}"))
-            continue
-        problems += [Problem(path, note) for note in notes]
-        records.append(record)
-    return without_duplicates(told_apart(without_copies(records, problems), problems), problems), problems
-
-
-def told_apart(records: list[Record], problems: list[Problem]) -> list[Record]:
-    """Runs on different environments of the user's own that have one name become runs of different games.
-
-    The same files in another folder, or published without one, are the same environment. Files that were changed
-    between two runs are, too, since most changes alter no game; the runs are named.
-    """
-    kind_of = _kinds(records)
-    names: dict[str, dict[Any, str]] = {}  # game -> environments of this name
-    files: dict[Any, tuple[str, Path]] = {}  # environment -> the hash of its files in the first run, and that run
-    found = []
-    for record in records:
-        own, kind = record.written.environment, kind_of(record)
-        if record.config.game.startswith(OWN):
-            known = names.setdefault(record.config.game, {})
-            known.setdefault(kind, printable(own.id) if own is not None else "not recorded")
-        if own is not None and own.sha256:
-            first, path = files.setdefault((record.config.game, kind), (own.sha256[0], record.path))
-            if own.sha256[0] != first:
-                problems.append(Problem(record.path, f"its environment was changed since {path} was trained"))
-    for record in records:
-        known, own = names.get(record.config.game, {}), record.written.environment
-        if len(known) > 1:
-            name = known[kind_of(record)]
-            if list(known.values()).count(name) > 1 and own is not None:
-                name += f", tested on {printable(own.test_id)}, {own.spaces}"
-            record = replace_record(record, game=f"{record.config.game} ({name})")
-        found.append(record)
-    return found
-
-
-def _kinds(records: list[Record]) -> Callable[[Record], Any]:
-    """What tells environments of the user's own apart: where they were written, unless the files are the same."""
-    same: dict[Any, Any] = {}
-
-    def kind_of(record: Record) -> Any:
-        own = record.written.environment
-        if own is None:
-            return None
-        kind, functions = (own.id, own.test_id, own.spaces), (_file_name(own.id), _file_name(own.test_id))
-        for file in own.sha256:
-            kind = same.setdefault((file, functions, own.spaces), kind)
-        return kind
-
-    for record in records:
-        kind_of(record)
-    return kind_of
-
-
-def _file_name(id_: str | None) -> str:
-    """Where an environment was written, without the folder."""
-    path, colon, function = (id_ or "").partition(":")
-    return f"{os.path.basename(path)}{colon}{function}"
-
-
-def without_duplicates(records: list[Record], problems: list[Problem]) -> list[Record]:
-    """One run per method, game, seed and setting: the one with the most steps, then the most measurements.
-
-    The machine and the number of evaluations do not make another run a second seed. The others are noted as problems.
-    """
-    best: dict[tuple[Any, ...], Record] = {}
-    for record in sorted(records, key=lambda r: (-r.steps, -len(r.stiffness), -len(r.analyses))):
-        key = (record.setting, record.label, record.game, record.config.seed)
-        if key in best:
-            text = f"left out: the same method, game, seed and settings as {best[key].path}"
-            problems.append(Problem(record.path, text + _other_start(record, best[key])))
-        else:
-            best[key] = record
-    kept = {id(record) for record in best.values()}
-    return [record for record in records if id(record) in kept]
-
-
-def _other_start(record: Record, kept: Record) -> str:
-    """That two runs of a seed began with the weights of different runs, as the end of a sentence."""
-    mine, other = record.written.init, kept.written.init
-    return "" if mine == other else f", though it began with the weights of {printable(mine)}, not {printable(other)}"
-
-
-def without_copies(records: list[Record], problems: list[Problem]) -> list[Record]:
-    """One of several runs with the same rows, as of a copy whose seed was changed.
-
-    Copies under one seed are left to `without_duplicates`, but for those that are published: the folder of the user's
-    own environment is not in them, so that it seems to be another one.
-    All columns of all evaluations must be equal. Returns alone may be so by chance: short runs, or deterministic
-    environments of the user's own, earn nothing or the same in every episode. The predicted values are those of
-    networks whose weights were drawn from the seed, and levels follow from it. As a second guard, a run in which all
-    returns and all levels of an evaluation are one number is never taken for a copy.
-    """
-    first: dict[tuple[Any, ...], Record] = {}
-    kept = []
-    for record in records:
-        means = tuple((e.steps, *(split.mean for split in e.splits.values())) for e in record.evaluations)
-        other = first.setdefault((record.setting, record.label, record.game, means), record)
-        seeds = other.config.seed != record.config.seed
-        is_other = seeds or _is_published(record) != _is_published(other)
-        if other is not record and is_other and other.evaluations == record.evaluations and _is_varied(record):
-            under = ", under another seed" if seeds else ""
-            problems.append(Problem(record.path, f"left out: the same rows as {other.path}{under}"))
-        else:
-            kept.append(record)
-    return kept
-
-
-def _is_published(record: Record) -> bool:
-    own = record.written.environment
-    return own is not None and own.id == _file_name(own.id)
-
-
-def _is_varied(record: Record) -> bool:
-    splits = [split for evaluation in record.evaluations for split in evaluation.splits.values()]
-    return any(len(set(values)) > 1 for split in splits for values in (split.returns, split.levels) if values)
-
-
-def _read_cached(path: Path, cache: Cache) -> tuple[Record, list[str]]:
-    now = tuple(_state(path / name) for name in FILES)
-    if path not in cache or cache[path][0] != now:
-        found = read_run(path)
-        if found[1]:  # what could not be read may be readable next time, without another size or time
-            cache.pop(path, None)
-            return found
-        cache[path] = (now, found)
-    return cache[path][1]
-
-
-def _state(path: Path) -> tuple[int, ...]:
-    """What changes with a file; of one that cannot be looked at, the reason."""
-    try:
-        found = os.lstat(path)
-    except OSError as error:
-        return (error.errno or 0,)
-    return found.st_size, found.st_mtime_ns
 
 
 def read_run(path: Path) -> tuple[Record, list[str]]:

@@ -18,8 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from dcpg.errors import causes
+
 DEEPEST = 50  # lists and tables inside each other; a configuration has 3
-MOST_CAUSES = 10  # of an error that are looked at
 MOST_COPIED = 2**29  # bytes of a file that is copied because it has a second name
 MOST_TABLES = 1_000_000  # lists and tables in one file: an empty list has 2 bytes and takes 60 of memory
 MOST_COLUMNS = 2_000_000  # of all tables in one file
@@ -37,11 +38,7 @@ FORBIDDEN = frozenset((errno.EACCES, errno.EPERM))  # permissions say nothing ab
 
 def storage_behind(error: BaseException | None) -> OSError | None:
     """The error of storage that may be back in a moment, if that is what an error is or came of."""
-    for _ in range(MOST_CAUSES):
-        if error is None or (isinstance(error, OSError) and error.errno in AWAY):
-            return error
-        error = error.__cause__ or error.__context__
-    return None
+    return next((one for one in causes(error) if isinstance(one, OSError) and one.errno in AWAY), None)
 
 
 class Unreadable(ValueError):

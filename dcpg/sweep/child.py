@@ -84,6 +84,9 @@ def _analyse(directory: Path, names: list[str], maker: EnvMaker | None) -> None:
     from dcpg.errors import DcpgError
 
     found = [(name, one) for name in names for one in analyse_each([directory], name, {}, lambda run: maker)]
+    for _, one in found:
+        if one.error is not None and _is_away(one.error, directory):
+            raise one.error
     failed = [f"{name}: {one.reason}" for name, one in found if one.result is None]
     if failed:
         raise DcpgError(f"The run is trained, but not every analysis could be made. {' '.join(failed)}")
@@ -101,30 +104,33 @@ def main() -> None:
 
 
 def _work_unless_away() -> None:
-    """Work. If the run's storage fails for a reason that may pass, say it and end with a code of its own.
-
-    Other errors of the system may be those of the user's environment, whose failures are the run's.
-    """
+    """Work. If the run's storage fails for a reason that may pass, say it and end with a code of its own."""
     order = json.loads(_read_line())
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    from dcpg.errors import InUse, StorageFailed, Unavailable
-    from dcpg.machine.memory import memory_was_refused
-    from dcpg.storage.files import storage_behind
     from dcpg.text import say
 
     try:
         work(order)
-    except InUse:  # which comes of an error of the lock
-        raise
     except Exception as error:
-        away = storage_behind(error)
-        is_ours = isinstance(error, StorageFailed | Unavailable) or (
-            away is not None and str(away.filename).startswith(order["directory"])
-        )
-        if away is None or not is_ours or memory_was_refused(error):
+        if not _is_away(error, order["directory"]):
             raise
         say(f"dcpg: The run's files cannot be reached now: {error}", to=sys.stderr)
         sys.exit(STORAGE_AWAY)
+
+
+def _is_away(error: Exception, directory: Path | str) -> bool:
+    """Whether an error comes of the run's storage, for a reason that may pass.
+
+    Other errors of the system may be those of the user's environment, whose failures are the run's.
+    """
+    from dcpg.errors import InUse, StorageFailed, Unavailable
+    from dcpg.machine.memory import memory_was_refused
+    from dcpg.storage.files import storage_behind
+
+    behind = storage_behind(error)
+    if behind is None or isinstance(error, InUse) or memory_was_refused(error):  # InUse comes of an error of the lock
+        return False
+    return isinstance(error, StorageFailed | Unavailable) or str(behind.filename).startswith(str(directory))
 
 
 if __name__ == "__main__":

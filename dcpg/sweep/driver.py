@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from dcpg.storage.rundir import RunDirectory
 from dcpg.sweep.attempt import Attempt, Outcome
 from dcpg.sweep.directory import SweepDirectory
 from dcpg.sweep.engine import Engine
-from dcpg.sweep.index import Index, RunHistory
+from dcpg.sweep.index import MAX_LOST, Index, RunHistory
 from dcpg.sweep.plan import Job, Plan
 from dcpg.sweep.view import SweepView, format_return, missing_analyses, plan_json, statuses, view
 from dcpg.text import counted, option, printable
@@ -95,6 +96,7 @@ class Driver:
         self.missing: dict[str, tuple[str, ...]] = {}  # runs that are done -> analyses that are not there
         self.only_analysed: set[str] = set()  # of the submitted runs, those that were done before
         self.not_analysed: dict[str, str] = {}  # runs whose analyses failed -> why
+        self.analyses_lost: Counter[str] = Counter()  # runs -> how often their worker or storage was lost meanwhile
         self.retry_at: dict[str, float] = {}  # runs that failed -> when they are tried again
         self.broken: DcpgError | None = None  # why the engine can start no further run
         self.refused: dict[str, str] = {}  # runs of the last outcomes in a row that could not start or be written
@@ -310,7 +312,11 @@ class Driver:
         job = self.jobs[name]
         self.missing |= missing_analyses([job], self.statuses, self.directory)
         missing = ", ".join(self.missing.get(name, ()))
-        if missing and not (self._stopping and outcome.code == Stopped.exit_code):
+        if missing and outcome.code is None and not self._stopping and self.analyses_lost[name] < MAX_LOST:
+            self.analyses_lost[name] += 1
+            self.observer.message(f"{name} {_describe_end(None)} before its analyses were made; they are tried again.")
+            self.retry_at[name] = time.monotonic() + RETRY_SECONDS * _waits(self.analyses_lost[name])
+        elif missing and not (self._stopping and outcome.code == Stopped.exit_code):
             self.not_analysed[name] = outcome.last_lines.strip().rsplit("\n", 1)[-1] or _describe_end(outcome.code)
             self.observer.message(f"{name} has no {missing} yet ({self.not_analysed[name]})")
         elif job.analyses and not missing:
@@ -377,10 +383,14 @@ class Driver:
 
 def _patience(history: RunHistory, code: int | None) -> int:
     """How long to wait before a run is tried again; longer and longer while nodes or their storage are away."""
-    return min(2 ** (history.lost - 1), 60) if code in (None, 0) and history.lost else history.failures
+    return _waits(history.lost) if code in (None, 0) and history.lost else history.failures
+
+
+def _waits(lost: int) -> int:
+    return min(1 << (lost - 1), 60)
 
 
 def _describe_end(code: int | None) -> str:
     if code is None:
-        return "lost its worker"
+        return "lost its worker or its storage"
     return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"

@@ -273,11 +273,10 @@ class Trainer(LoopObserver):
 
     def between_environment_steps(self) -> None:
         """Ranks sample at their own pace, and meet when all have sampled their part of tau."""
-        self._end_a_child()
         if self.ranks.alone:
             self.between_optimiser_steps()
         else:
-            self.watchdog.alive()
+            self._alive()
             self.observer.progress("collect", "")
 
     def sampled(self) -> None:
@@ -306,20 +305,20 @@ class Trainer(LoopObserver):
 
     def _meet(self, due: bool = False) -> bool:
         """Stop if any rank was asked to; otherwise return whether a save is due on any rank."""
-        self.watchdog.alive()
+        self._alive()
         stop, due = self.ranks.any(self.signals.asked is not None, due)
         if stop:
             self._stop()
         return due
 
-    def _end_a_child(self) -> None:
-        """A child that an environment forked, and that goes on, would train and write the same run."""
+    def _alive(self) -> None:
+        """Tell the watchdog. A child that an environment forked, and that goes on here, would write the same run."""
         if os.getpid() != self._pid:
             os._exit(1)
+        self.watchdog.alive()
 
     def _stop_if_asked(self, phase: str) -> None:
-        self._end_a_child()
-        self.watchdog.alive()
+        self._alive()
         if self.signals.asked:
             self._stop()
         self.observer.progress(phase, "")

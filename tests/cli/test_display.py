@@ -268,11 +268,16 @@ def test_a_run_that_is_done_has_not_failed_because_nobody_reads_that(monkeypatch
     run = SimpleNamespace(directory=Path("runs/a"), summary=summary, no_curves="", env=None, test_env=None)
 
     class Full(io.StringIO):
+        tried = 0
+
         def write(self, text: str) -> int:
+            self.tried += 1
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    full, ended = Full(), []
     with monkeypatch.context() as changed:
-        changed.setattr(sys, "stdout", Full())
-        conclude(run, None)  # type: ignore[arg-type]
-        changed.setattr(sys, "stdout", None)
-        guarded(lambda: conclude(run, None))  # type: ignore[arg-type]
+        for output in (full, None):
+            changed.setattr(sys, "stdout", output)
+            guarded(lambda: ended.append(conclude(run, None)))  # type: ignore[arg-type,func-returns-value]
+    assert len(ended) == 2
+    assert full.tried

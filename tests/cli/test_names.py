@@ -172,7 +172,7 @@ def test_displays(on_terminal: bool) -> None:
     def show_analyses(console: Console) -> None:
         display = AnalyseDisplay(console)
         display.open(WORDS)
-        display.done(1, 1, Analysed(Path(WORDS), "failed", reason=WORDS), WORDS)
+        display.done(1, 1, Analysed(Path(WORDS), "failed", error=BadInput(WORDS)), WORDS)
         display.close()
 
     for show in (show_run, show_analyses):

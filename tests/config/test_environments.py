@@ -23,7 +23,8 @@ from dcpg.config.identity import identity
 from dcpg.envs.base import Spaces
 from dcpg.errors import BadInput, Stopped
 from dcpg.methods.plugins import sha256_of
-from dcpg.runs.records import read, read_run
+from dcpg.runs.collection import read
+from dcpg.runs.records import read_run
 from tests.cli.test_cli import run as command
 from tests.training.test_learning import Signpost, make, make_test
 

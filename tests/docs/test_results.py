@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import dcpg
+from dcpg.runs.collection import read
 from dcpg.runs.evaluate import half_width
-from dcpg.runs.records import read
 from dcpg.storage.rows import Evaluation, read_last
 from tests.docs.pages import ROOT
 

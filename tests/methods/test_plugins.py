@@ -22,7 +22,7 @@ from dcpg.core.stiffness import stiffness
 from dcpg.errors import BadInput
 from dcpg.machine.needs import needs_of
 from dcpg.methods import ENCODERS, METHODS, Encoder, Impala, Net, encoder, plugins, scaled
-from dcpg.runs.records import read
+from dcpg.runs.collection import read
 from dcpg.seeding import generator
 from tests.cli.test_cli import run as command
 from tests.core.test_stiffness import gradients, pairs

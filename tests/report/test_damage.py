@@ -14,7 +14,7 @@ import pytest
 
 from dcpg.report.figures import game_title, method_title
 from dcpg.report.write import write_report
-from dcpg.runs.records import read
+from dcpg.runs.collection import read
 from dcpg.text import LONGEST_DRAWN
 from tests.report.grid import Command, Figure, assert_cell, deviation, mean, read_csv
 from tests.synthetic import Row, configuration, configured, edit, few, lines, of_a_stranger, some, stiffness_rows

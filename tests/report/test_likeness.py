@@ -11,7 +11,7 @@ import pytest
 from dcpg.report.comparison import Comparison, compare
 from dcpg.report.statistics import HARD_RANGES, PROCGEN_RANGES, RANGES
 from dcpg.report.write import write_report
-from dcpg.runs.records import read
+from dcpg.runs.collection import read
 from dcpg.text import markdown
 from tests.report.grid import Command, read_csv
 from tests.synthetic import some

@@ -19,8 +19,8 @@ from dcpg.errors import BadInput
 from dcpg.methods import METHODS
 from dcpg.report.comparison import StiffnessRuns, compare
 from dcpg.report.missing import missing
+from dcpg.runs.collection import read
 from dcpg.runs.comparable import setting_today
-from dcpg.runs.records import read
 from tests.report.grid import COUNTS, GAMES, STIFF_GAMES, Built
 from tests.synthetic import LAPTOP_NOW, TINY_SIZES, configured, edit, of_schema_5, some
 

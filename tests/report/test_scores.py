@@ -12,7 +12,7 @@ from dcpg.report import write as making
 from dcpg.report.comparison import compare
 from dcpg.report.scores import TWO_SEEDS, normalised_scores
 from dcpg.report.write import write_report
-from dcpg.runs.records import read
+from dcpg.runs.collection import read
 from tests.report.grid import NAMES, SCORE, Command, Figure, assert_cell, deviation, mean, papers, plotted_of, read_csv
 from tests.synthetic import Row, edit, few, some
 

@@ -10,8 +10,8 @@ import pytest
 
 import dcpg.api
 from dcpg.errors import BadInput
+from dcpg.runs.collection import read as records_of
 from dcpg.runs.publish import merged, publish, thinned
-from dcpg.runs.records import read as records_of
 from dcpg.storage.rows import Metrics, Timing, read, read_rows
 from tests import synthetic
 from tests.cli.test_cli import run

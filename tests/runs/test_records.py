@@ -18,10 +18,11 @@ from dcpg.config.resolve import resolve
 from dcpg.config.schema import OWN, Config
 from dcpg.errors import BadInput
 from dcpg.report.serve import file_states
+from dcpg.runs.collection import Cache, read
 from dcpg.runs.comparable import setting_today, variant_of
 from dcpg.runs.folders import Problem, run_directories
 from dcpg.runs.publish import publish
-from dcpg.runs.records import NEWEST, Cache, Record, read, read_run
+from dcpg.runs.records import NEWEST, Record, read_run
 from dcpg.storage import files
 from tests.synthetic import (
     LAPTOP_NOW,

@@ -7,9 +7,10 @@ import json
 import os
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -20,6 +21,7 @@ from dcpg.storage.rows import read_rows
 from dcpg.sweep.attempt import Attempt, Outcome, run_attempt
 from dcpg.sweep.directory import SweepDirectory
 from dcpg.sweep.dry_run import count_sweep, describe
+from dcpg.sweep.index import MAX_LOST
 from dcpg.sweep.plan import read
 from dcpg.sweep.ray.task import DriverFile, carry_out
 from dcpg.sweep.view import read_plan, view_directory
@@ -41,9 +43,10 @@ def write_analysis(root: Path, name: str, steps: int = 512, states: int = 16_384
 
 
 class Analysing(Memory):
-    """An engine in memory whose runs are analysed, except those in `failing`."""
+    """An engine in memory whose runs are analysed, except those in `failing`, and those of which `losing` is left."""
 
     failing: tuple[str, ...] = ()
+    losing: ClassVar[Counter[str]] = Counter()
     orders: list[tuple[str, list[str], bool]]
 
     def submit(self, attempt: Attempt) -> None:
@@ -57,6 +60,9 @@ class Analysing(Memory):
             if wanted.get(outcome.name) and outcome.name in self.failing:
                 lines = "Training\ndcpg: The run is trained, but: no picture."
                 outcomes[number] = dataclasses.replace(outcome, code=1, last_lines=lines)
+            elif wanted.get(outcome.name) and self.losing[outcome.name]:
+                self.losing[outcome.name] -= 1
+                outcomes[number] = dataclasses.replace(outcome, code=None, last_lines="The directory is away.")
             elif wanted.get(outcome.name) and outcome.code == 0:
                 write_analysis(self.root, outcome.name)
         return outcomes
@@ -66,6 +72,7 @@ class Analysing(Memory):
 def analysing(monkeypatch: pytest.MonkeyPatch) -> type[Analysing]:
     monkeypatch.setattr("tests.sweep.fakes.Memory", Analysing)
     monkeypatch.setattr(Analysing, "failing", ())
+    monkeypatch.setattr(Analysing, "losing", Counter())
     return Analysing
 
 
@@ -136,6 +143,23 @@ def test_a_failed_analysis_is_no_failed_run_and_is_tried_again_at_the_next_start
     analysing.failing = ()
     engine, _, now = drive_once(tmp_path, plan=planned(**DDCPG))
     assert (engine.begun, now.analyses_missing) == ([NAMES[1]], 0)
+
+
+@pytest.mark.parametrize("lost", [1, MAX_LOST, MAX_LOST + 1])
+def test_analyses_whose_worker_or_storage_is_lost_are_tried_again(
+    tmp_path: Path, analysing: type[Analysing], lost: int
+) -> None:
+    analysing.losing = Counter({NAMES[1]: lost})
+    engine, quiet, end = drive_once(tmp_path, plan=planned(**DDCPG))
+    again = min(lost, MAX_LOST)
+    assert [order for order in engine.orders if not order[2]] == [(NAMES[1], ["ood-actions"], False)] * again
+    said = f"{NAMES[1]} lost its worker or its storage before its analyses were made; they are tried again."
+    assert quiet.said.count(said) == again
+    if lost > MAX_LOST:
+        assert isinstance(end, SweepIncomplete)
+        assert f"of {NAMES[1]}: The directory is away." in str(end)
+    else:
+        assert (end.counts["done"], end.analyses_missing) == (4, 0)
 
 
 def test_a_stop_while_only_analyses_are_left(tmp_path: Path) -> None:

@@ -1,0 +1,162 @@
+"""All runs below some directories, each of them counted once."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dcpg.config.environments import Environment
+from dcpg.config.identity import without_folders
+from dcpg.config.schema import OWN
+from dcpg.errors import BadInput
+from dcpg.runs.folders import Problem, run_directories
+from dcpg.runs.records import FILES, Record, read_run
+from dcpg.text import printable
+
+Cache = dict[Path, tuple[tuple[Any, ...], tuple[Record, list[str]]]]  # run -> its files' sizes and times, what was read
+
+
+def read(
+    directories: Iterable[Path], cache: Cache | None = None, tell: Callable[[int, int], None] = lambda *_: None
+) -> tuple[list[Record], list[Problem]]:
+    """Every run at or below the directories. Links are not followed, and no run is read twice.
+
+    With a cache, a run is read again only when its files have changed. `tell` hears how many runs of how many are read.
+    """
+    records = list[Record]()
+    paths, problems = run_directories(directories)
+    for number, path in enumerate(paths):
+        tell(number, len(paths))
+        try:
+            record, notes = read_run(path) if cache is None else _read_cached(path, cache)
+        except BadInput as error:
+            problems.append(Problem(path, f"left out: {error}"))
+            continue
+        problems += [Problem(path, note) for note in notes]
+        records.append(record)
+    return without_duplicates(told_apart(without_copies(records, problems), problems), problems), problems
+
+
+def told_apart(records: list[Record], problems: list[Problem]) -> list[Record]:
+    """Runs on different environments of the user's own that have one name become runs of different games.
+
+    The same files in another folder, or published without one, are the same environment. Files that were changed
+    between two runs are, too, since most changes alter no game; the runs are named.
+    """
+    same: dict[Any, Any] = {}
+    kinds = [_kind(record.written.environment, same) for record in records]
+    names: dict[str, dict[Any, str]] = defaultdict(dict)  # game -> the environments of this name
+    first: dict[Any, tuple[str, Path]] = {}  # environment -> the hash of its files in the first run, and that run
+    for record, kind in zip(records, kinds, strict=True):
+        own, game = record.written.environment, record.config.game
+        if game.startswith(OWN):
+            names[game].setdefault(kind, printable(own.id) if own is not None else "not recorded")
+        if own is not None and own.sha256:
+            files, path = first.setdefault((game, kind), (own.sha256[0], record.path))
+            if own.sha256[0] != files:
+                problems.append(Problem(record.path, f"its environment was changed since {path} was trained"))
+    return [_with_place(record, kind, names[record.config.game]) for record, kind in zip(records, kinds, strict=True)]
+
+
+def _kind(own: Environment | None, same: dict[Any, Any]) -> Any:
+    """What tells environments of the user's own apart: where they were written, unless the files are the same.
+
+    `same` collects where the files of each environment were first found.
+    """
+    if own is None:
+        return None
+    kind, functions = (own.id, own.test_id, own.spaces), (without_folders(own.id), without_folders(own.test_id or ""))
+    return same.setdefault((own.sha256[0], functions, own.spaces), kind) if own.sha256 else kind
+
+
+def _with_place(record: Record, kind: Any, names: dict[Any, str]) -> Record:
+    """The run, with the place of its environment behind the game if others have the same name."""
+    if len(names) < 2:
+        return record
+    own, name = record.written.environment, names[kind]
+    if list(names.values()).count(name) > 1 and own is not None:
+        name += f", tested on {printable(own.test_id)}, {own.spaces}"
+    return replace(record, game=f"{record.config.game} ({name})")
+
+
+def without_duplicates(records: list[Record], problems: list[Problem]) -> list[Record]:
+    """One run per method, game, seed and setting: the one with the most steps, then the most measurements.
+
+    The machine and the number of evaluations do not make another run a second seed. The others are noted as problems.
+    """
+    best: dict[tuple[Any, ...], Record] = {}
+    for record in sorted(records, key=lambda r: (-r.steps, -len(r.stiffness), -len(r.analyses))):
+        key = (record.setting, record.label, record.game, record.config.seed)
+        if key in best:
+            text = f"left out: the same method, game, seed and settings as {best[key].path}"
+            problems.append(Problem(record.path, text + _other_start(record, best[key])))
+        else:
+            best[key] = record
+    kept = {id(record) for record in best.values()}
+    return [record for record in records if id(record) in kept]
+
+
+def _other_start(record: Record, kept: Record) -> str:
+    """That two runs of a seed began with the weights of different runs, as the end of a sentence."""
+    mine, other = record.written.init, kept.written.init
+    return "" if mine == other else f", though it began with the weights of {printable(mine)}, not {printable(other)}"
+
+
+def without_copies(records: list[Record], problems: list[Problem]) -> list[Record]:
+    """One of several runs with the same rows, as of a copy whose seed was changed.
+
+    Copies under one seed are left to `without_duplicates`, but for those that are published: the folder of the user's
+    own environment is not in them, so that it seems to be another one.
+
+    All columns of all evaluations must be equal. Returns alone may be so by chance: short runs, or deterministic
+    environments of the user's own, earn nothing or the same in every episode. The predicted values are those of
+    networks whose weights were drawn from the seed, and levels follow from it. As a second guard, a run in which all
+    returns and all levels of an evaluation are one number is never taken for a copy.
+    """
+    first: dict[tuple[Any, ...], Record] = {}
+    kept = []
+    for record in records:
+        means = tuple((e.steps, *(split.mean for split in e.splits.values())) for e in record.evaluations)
+        other = first.setdefault((record.setting, record.label, record.game, means), record)
+        seeds = other.config.seed != record.config.seed
+        is_other = seeds or _is_published(record) != _is_published(other)
+        if other is not record and is_other and other.evaluations == record.evaluations and _is_varied(record):
+            under = ", under another seed" if seeds else ""
+            problems.append(Problem(record.path, f"left out: the same rows as {other.path}{under}"))
+        else:
+            kept.append(record)
+    return kept
+
+
+def _is_published(record: Record) -> bool:
+    own = record.written.environment
+    return own is not None and own.id == without_folders(own.id)
+
+
+def _is_varied(record: Record) -> bool:
+    splits = [split for evaluation in record.evaluations for split in evaluation.splits.values()]
+    return any(len(set(values)) > 1 for split in splits for values in (split.returns, split.levels) if values)
+
+
+def _read_cached(path: Path, cache: Cache) -> tuple[Record, list[str]]:
+    now = tuple(_state(path / name) for name in FILES)
+    if path not in cache or cache[path][0] != now:
+        found = read_run(path)
+        if found[1]:  # what could not be read may be readable next time, without another size or time
+            cache.pop(path, None)
+            return found
+        cache[path] = (now, found)
+    return cache[path][1]
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """What changes with a file; of one that cannot be looked at, the reason."""
+    try:
+        found = os.lstat(path)
+    except OSError as error:
+        return (error.errno or 0,)
+    return found.st_size, found.st_mtime_ns
