@@ -56,8 +56,7 @@ test: lint
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 test-faults: setup
-	$(BIN)/python -m pytest -m faults tests/faults
-	$(BIN)/python -m pytest -m faults -n auto --maxprocesses 8 --dist worksteal --ignore tests/faults
+	$(BIN)/python -m pytest -m faults -n auto --maxprocesses 8 --dist loadgroup
 
 docs: setup
 	@rm -rf site

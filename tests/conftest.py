@@ -10,6 +10,11 @@ import torch
 from dcpg import text
 from dcpg.envs import procgen
 from dcpg.machine import estimate
+from tests.faults.figures import (  # noqa: F401  # hooks of pytest
+    pytest_sessionfinish,
+    pytest_terminal_summary,
+    pytest_testnodedown,
+)
 
 # under nohup it is ignored, all processes inherit that, and runs let it be
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -57,18 +57,3 @@ def stopped(runs: Driver, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def remembering(runs: Driver, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Another one, with a bandit that has changed its arm and a level sampler that replays."""
     return stop_twice(runs, tmp_path_factory.mktemp("remembering") / "run", driver.BOTH)
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """The figures, by the driver and never by hand."""
-    if driver.FIGURES:
-        terminalreporter.section("faults: injections and recoveries")
-        for fault, (injections, recoveries) in driver.FIGURES.items():
-            terminalreporter.line(f"{fault:70s} {injections:4d} injections {recoveries:4d} recoveries")
-        failed = len(terminalreporter.stats.get("failed", []))
-        if failed:
-            terminalreporter.line(
-                f"{failed} tests failed: a fault that was injected alone and not recovered is not above"
-            )
-        total = [sum(column) for column in zip(*driver.FIGURES.values(), strict=True)]
-        terminalreporter.line(f"{'total':70s} {total[0]:4d} injections {total[1]:4d} recoveries")

@@ -26,6 +26,7 @@ import zstandard
 
 from dcpg import methods
 from dcpg.config.resolve import resolve
+from tests.faults.figures import record
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 240.0  # seconds after which a run counts as stuck
@@ -46,14 +47,6 @@ ARMS = ("augment=ucb", "drac.c=5")
 REPLAY = ("levels.sampler=prioritised", "levels.seeds=2,7,11,17,36,43,47,5,23,30")
 BOTH = (*ARMS, *REPLAY)
 OWN = {"ucb-drac": ARMS, "plr": REPLAY}
-FIGURES: dict[str, tuple[int, int]] = {}  # fault -> (injections, recoveries)
-
-
-def record(fault: str, injections: int, recoveries: int) -> None:
-    """Keep a figure for the summary at the end of the session; those of one fault are added."""
-    before = FIGURES.get(fault, (0, 0))
-    FIGURES[fault] = (before[0] + injections, before[1] + recoveries)
-    print(f"{fault}: {injections} injections, {recoveries} recoveries")
 
 
 @dataclass(frozen=True)
