@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from dcpg.text import one_line, printable
 
@@ -17,6 +19,13 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
             return
         yield error
         error = error.__cause__ or error.__context__
+
+
+def short(error: BaseException) -> str:
+    """What went wrong in somebody's code, and where, on one line."""
+    *_, last = traceback.extract_tb(error.__traceback__) or [None]
+    where = f" ({Path(last.filename).name}, line {last.lineno})" if last is not None else ""
+    return f"{type(error).__name__}: {printable(error)}{where}"
 
 
 class DcpgError(Exception):

@@ -22,15 +22,16 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from dcpg.config.identity import declaration, identity
+from dcpg.config.identity import declaration, identity, without_folder
 from dcpg.config.schema import OWN
 from dcpg.core.registry import source_of
 from dcpg.envs.adapter import GymnasiumEnv, close
 from dcpg.envs.base import Spaces
-from dcpg.errors import BadInput, unknown
-from dcpg.methods.plugins import import_file, import_named, is_installed, sha256_of, short
+from dcpg.errors import BadInput, short, unknown
+from dcpg.methods.plugins import import_file, import_named, is_installed, sha256_of
 from dcpg.text import LONGEST, LONGEST_SOURCE, counted, for_audience, is_name, option, printable
 
+Ids = tuple[str, str | None]  # of an environment with training levels, and of the one with unseen levels
 MakeEnv = Callable[..., Any]
 """A function (num_envs, seed) that returns a Gymnasium vector environment with that many environments.
 
@@ -85,8 +86,7 @@ class EnvMaker:
                 raise BadInput(f"The training levels have {spaces}; {self.test_id} has {found}.")
 
     @property
-    def ids(self) -> tuple[str, str | None]:
-        """Where the environments of training levels and of unseen ones come from."""
+    def ids(self) -> Ids:
         return self.id, self.test_id
 
     @property
@@ -287,6 +287,7 @@ class Environment:
     kind: str  # "gymnasium": an id that a registry may know; "code": the user's own code
     spaces: Spaces
     sha256: tuple[str, ...] = ()  # of its files: when the run began, and after every resume with changed ones
+    later: tuple[Ids, ...] = ()  # other environments that the run was resumed with
 
     @classmethod
     def of(cls, maker: EnvMaker, spaces: Spaces) -> Environment:
@@ -302,12 +303,40 @@ class Environment:
             "first_action": s.first_action, "stack": s.stack,
         }  # fmt: skip
         named = {"name": self.name, "id": self.id, "test_id": self.test_id, "kind": self.kind}
-        return {**named, "spaces": spaces, "sha256": list(self.sha256)}
+        later = {"later": [list(ids) for ids in self.later]} if self.later else {}
+        return {**named, "spaces": spaces, "sha256": list(self.sha256), **later}
+
+    @property
+    def ids(self) -> Ids:
+        """Of the environment that the run was trained on last."""
+        return self.later[-1] if self.later else (self.id, self.test_id)
+
+    def is_same(self, maker: EnvMaker) -> bool:
+        """Whether an environment is the one that the run was trained on last: of that place, or the same files."""
+        return maker.ids == self.ids or (
+            bool(self.sha256)
+            and maker.sha256 == self.sha256[-1]
+            and in_any_folder(maker.ids) == in_any_folder(self.ids)
+        )
 
     def changed(self, maker: EnvMaker) -> bool:
-        """Whether the files of the same environment are others now, as far as they are known."""
-        known = bool(self.sha256 and maker.sha256)
-        return known and maker.ids == (self.id, self.test_id) and maker.sha256 != self.sha256[-1]
+        """Whether the files are others now, as far as they are known."""
+        return bool(self.sha256 and maker.sha256) and maker.sha256 != self.sha256[-1]
+
+    def resumed_with(self, maker: EnvMaker) -> Environment:
+        """The same with what is new of an environment that the run goes on with."""
+        hashes = (*self.sha256, maker.sha256) if self.changed(maker) else self.sha256
+        later = self.later if self.is_same(maker) else (*self.later, maker.ids)
+        return replace(self, sha256=hashes, later=later)
+
+    def renamed(self, named: Callable[[str], str]) -> Environment:
+        """The same with other ids."""
+
+        def both(ids: Ids) -> Ids:
+            return named(ids[0]), None if ids[1] is None else named(ids[1])
+
+        (id_, test_id), later = both((self.id, self.test_id)), tuple(map(both, self.later))
+        return replace(self, id=id_, test_id=test_id, later=later)
 
     @classmethod
     def parse(cls, plain: Any) -> Environment:
@@ -322,16 +351,21 @@ class Environment:
                 raise ValueError("its spaces are impossible")
             if not (is_name(name) and is_name(kind)):
                 raise ValueError(f"a name is no text of at most {LONGEST} whole characters")
-            if not all(
-                isinstance(text, str) and len(text) <= LONGEST_SOURCE for text in (id_, "" if test is None else test)
-            ):
+            later = [(one, other) for one, other in plain.get("later", [])]
+            ids = [one for pair in ((id_, test), *later) for one in (pair[0], "" if pair[1] is None else pair[1])]
+            if not all(isinstance(text, str) and len(text) <= LONGEST_SOURCE for text in ids):
                 raise ValueError(f"an id is no text of at most {LONGEST_SOURCE:,} characters")
             hashes = plain.get("sha256", [])  # runs of older releases have none
             if not isinstance(hashes, list) or not all(is_name(one) for one in hashes):
                 raise ValueError("its hashes are no list of text")
-            return cls(name, id_, test, kind, spaces, tuple(hashes))
+            return cls(name, id_, test, kind, spaces, tuple(hashes), tuple(later))
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise BadInput(f"environment is not what a run records of one ({printable(error)}).") from None
+
+
+def in_any_folder(ids: Ids) -> Ids:
+    """The ids without the folders of files."""
+    return without_folder(ids[0]), None if ids[1] is None else without_folder(ids[1])
 
 
 def _check_recordable(spaces: Spaces, where: str | None) -> None:

@@ -44,7 +44,7 @@ def _identity(function: Any, depth: int) -> tuple[str, str]:
         qualified = f"{qualified}-{digest}"
     elif carried:
         qualified += f"-{_digest(carried)}"
-    where = str(Path(file).absolute()) if is_path and not is_installed(file) else declared.__module__
+    where = os.path.realpath(file) if is_path and not is_installed(file) else declared.__module__
     id_ = f"{where}:{qualified}{_arguments(function, depth)}"
     name = re.sub(r"[^A-Za-z0-9._+=-]+", "-", f"{stem.strip('_')}.{short.strip('_')}").strip("-.")[:64]
     return name or f"env-{_digest(id_)}", id_
@@ -69,12 +69,21 @@ def _arguments(function: Any, depth: int) -> str:
     return f"{_arguments(function.func, depth)}({', '.join(values)})"
 
 
-def without_folders(place: str) -> str:
-    """Where a function or a plugin was written, and what it is called with, without the folders of this machine."""
-    file = re.match(r"/.*?\.py(?=:|$)|/[^:]*$", place, re.DOTALL)
+def anonymous(place: str) -> str:
+    """An id, or the place of a plugin, with a hash instead of each folder of this machine: for what is published.
+
+    Different places stay different.
+    """
+    head, file = "", re.match(r"/.*?\.py(?=:|$)|/[^:]*$", place, re.DOTALL)
     if file is not None:
-        place = os.path.basename(file[0]) + place[file.end() :]
-    return re.sub(r"(?<![\w.])/(?:[^/'\"(),]+/)+", "", place)
+        folder, name = os.path.split(file[0])
+        head, place = f"{_digest(folder)}/{name}", place[file.end() :]
+    return head + re.sub(r"(?<![\w.])(/[^/'\"(),]+)+/", lambda match: f"{_digest(match[0][:-1])}/", place)
+
+
+def without_folder(place: str) -> str:
+    """The same for a file that may lie in any folder."""
+    return re.sub(r"^[0-9a-f]{8}/", "", anonymous(place))
 
 
 def _code(code: CodeType) -> tuple[Any, ...]:

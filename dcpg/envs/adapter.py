@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gymnasium
@@ -21,7 +21,7 @@ from gymnasium.vector import AutoresetMode
 
 from dcpg.envs.base import NUMBERS, Array, Step, arranged, saved_array
 from dcpg.envs.outputs import Outputs, states
-from dcpg.errors import BadInput, DcpgError
+from dcpg.errors import BadInput, DcpgError, short
 from dcpg.seeding import rand_seed
 from dcpg.text import counted, printable
 
@@ -50,7 +50,9 @@ class GymnasiumEnv:
         self._reset(seed)
 
     def _reset(self, seed: int) -> None:
-        observations, info = self._outputs.of_reset(self.env.reset(seed=seed))
+        with _users_code("reset"):
+            returned = self.env.reset(seed=seed)
+        observations, info = self._outputs.of_reset(returned)
         self._now = arranged(observations, self.shape)
         self._levels = np.full(self.num_envs, -1, np.int64)
         self.has_levels = "level_seed" in info
@@ -62,7 +64,8 @@ class GymnasiumEnv:
 
     def step(self, actions: Array) -> Step:
         self._steps += 1
-        returned = self.env.step(actions + self.first_action)
+        with _users_code("step"):
+            returned = self.env.step(actions + self.first_action)
         observations, rewards, terminated, truncated, info = self._outputs.of_step(returned)
         dead = self._resetting
         dones = (terminated | truncated) & ~dead
@@ -76,7 +79,9 @@ class GymnasiumEnv:
         self._update_levels(info)
         if self.mode is AutoresetMode.DISABLED and dones.any():
             final = arrived.copy() if cut.any() else None
-            observations, info = self._outputs.of_reset(self.env.reset(options={"reset_mask": dones}))
+            with _users_code("reset"):
+                returned = self.env.reset(options={"reset_mask": dones})
+            observations, info = self._outputs.of_reset(returned)
             arrived = arranged(observations, self.shape)
             self._update_levels(info)
         next_step = self.mode is AutoresetMode.NEXT_STEP
@@ -103,8 +108,9 @@ class GymnasiumEnv:
         own = {"steps": self._steps, "levels": self._levels.tolist(), "resetting": self._resetting.tolist()}
         observations = io.BytesIO()
         np.save(observations, self._now, allow_pickle=False)
-        inner = states(self.env.get_state()) if self.exact_state else []
-        return [json.dumps(own).encode(), observations.getvalue(), *inner]
+        with _users_code("get_state"):
+            inner = self.env.get_state() if self.exact_state else []
+        return [json.dumps(own).encode(), observations.getvalue(), *states(inner)]
 
     def restore(self, state: list[bytes]) -> None:
         """Continue from `state()`: exactly if the environments can, otherwise with new episodes under a new seed."""
@@ -123,8 +129,9 @@ class GymnasiumEnv:
         if not levels.shape == resetting.shape == (self.num_envs,):
             raise ValueError(f"the saved levels are not those of {counted(self.num_envs, 'environment')}")
         try:
-            self.env.set_state(state[2:])
-        except MemoryError:
+            with _users_code("set_state"):
+                self.env.set_state(state[2:])
+        except (MemoryError, DcpgError):
             raise
         except (OSError, ImportError) as error:  # what it needs is not there now; the bytes may be as they should
             if isinstance(error, OSError) and error.errno is None:  # as gzip and bz2 say that bytes are not theirs
@@ -152,7 +159,10 @@ class GymnasiumEnv:
                 "video is recorded."
             )
         try:
-            found = np.asarray(self.env.render())
+            with _users_code("render"):
+                found = np.asarray(self.env.render())
+        except DcpgError:
+            raise
         except Exception as error:  # a package that is missing, or pictures of different sizes
             raise BadInput(f"This environment cannot be drawn: {type(error).__name__}: {error}") from error
         if found.dtype != np.uint8 or found.ndim != 4 or found.shape[0] != self.num_envs or found.shape[3] != 3:
@@ -169,8 +179,25 @@ class GymnasiumEnv:
 
 def close(env: Any) -> None:
     """Close an environment of the user's own: one that fails to close has still done its work."""
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception, SystemExit):
         env.close()
+
+
+@contextlib.contextmanager
+def _users_code(what: str) -> Iterator[None]:
+    """Around every call of the user's environment: what it raises must not seem to come from the program's own files.
+
+    A SystemExit would end the program as if all were well, and an error of a connection would count as a reader of the
+    output that is gone.
+    """
+    try:
+        yield
+    except SystemExit as error:
+        raise DcpgError(f"The environment asked the program to end, in its {what}: {short(error)}.") from error
+    except ConnectionError as error:
+        raise DcpgError(
+            f"The environment's {what} failed, since a process of it or a server is gone: {short(error)}."
+        ) from error
 
 
 def _check_spaces(env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:

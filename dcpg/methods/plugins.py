@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from dcpg.core.encoders import ENCODERS, Encoder
 from dcpg.core.registry import Registry, source_of
-from dcpg.errors import BadInput, unknown
+from dcpg.errors import BadInput, short, unknown
 from dcpg.methods.table import METHODS, Spec
 from dcpg.text import LONGEST_SOURCE, for_audience, is_name, printable
 
@@ -153,7 +153,7 @@ def _watched(source: str, importing: Callable[[], ModuleType]) -> Plugin:
 def import_file(path: Path) -> ModuleType:
     """Import a file by its path; modules beside it can be imported too. A failure is one sentence."""
     path = path.absolute()
-    name, digest = f"dcpg_file_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}", sha256_of(path)
+    name, digest = f"dcpg_file_{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}", sha256_of(path)
     if name in sys.modules and _imported.get(name) == digest:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
@@ -191,15 +191,6 @@ def _unusable(what: str, error: BaseException) -> BaseException:
     if isinstance(error, BadInput | KeyboardInterrupt):
         return error
     return BadInput(f"{printable(what)} cannot be loaded: {short(error)}")
-
-
-def short(error: BaseException) -> str:
-    """What went wrong in somebody's code, and where, on one line."""
-    import traceback
-
-    *_, last = traceback.extract_tb(error.__traceback__) or [None]
-    where = f" ({Path(last.filename).name}, line {last.lineno})" if last is not None else ""
-    return f"{type(error).__name__}: {printable(error)}{where}"
 
 
 def is_installed(file: str) -> bool:

@@ -157,6 +157,16 @@ class Comparison:
 
         return self.once(("curve", label, game, split, quantity), compute)
 
+    def gap_curve(self, label: str, game: str) -> Curve | None:
+        """Return on training levels minus that on unseen ones, over training."""
+        points: dict[int, list[float]] = {}
+        for record in self.runs(label, game):
+            for evaluation in record.evaluations:
+                if {"train", "test"} <= evaluation.splits.keys():
+                    gap = evaluation.splits["train"].mean - evaluation.splits["test"].mean
+                    points.setdefault(evaluation.steps, []).append(gap)
+        return curve_of(points)
+
 
 def caption_of(unlike: list[Difference]) -> str:
     """What sets runs apart from the paper's, as a sentence; empty if nothing does."""
@@ -290,6 +300,15 @@ def _short(value: Any) -> str:
 Key = tuple[int, tuple[Any, ...]]  # what must be equal besides the number of levels: steps, sizes, the first level
 
 
+def _one_set_per_count(records: list[Record]) -> list[Record]:
+    """Of each number of training levels, the runs on the levels that most of them have."""
+    sets: dict[int, Counter[Any]] = defaultdict(Counter)
+    for record in records:
+        sets[record.setting.level_count][record.setting.levels] += 1
+    usual = {count: found.most_common(1)[0][0] for count, found in sets.items()}
+    return [record for record in records if record.setting.levels == usual[record.setting.level_count]]
+
+
 class StiffnessRuns:
     """Finished runs with stiffness measurements, all of one setting but for the number of training levels.
 
@@ -305,12 +324,23 @@ class StiffnessRuns:
         self.steps, self.records = 0, list[Record]()
         if groups:
             best = max(groups, key=lambda k: (len({r.setting.level_count for r in groups[k]}), k[0]))
-            self.steps, self.records = best[0], groups[best]
+            self.steps, self.records = best[0], _one_set_per_count(groups[best])
         used = {id(record) for record in self.records}
         left = [record for record in records if record.stiffness and record.finished and id(record) not in used]
         if left and problems is not None:
-            text = f"{len(left)} measured runs, this one first, are not in Figures 2 and 7: of another length or size"
+            text = (
+                f"{len(left)} measured runs, this one first, are not in Figures 2 and 7: of another length or size, or "
+                "on other levels"
+            )
             problems.append(Problem(left[0].path, text))
+
+    @cached_property
+    def shown(self) -> list[Record]:
+        """The runs of methods and games with several numbers of levels; with one there is nothing to compare."""
+        counts: dict[tuple[str, str], set[int]] = defaultdict(set)
+        for record in self.records:
+            counts[record.label, record.game].add(record.setting.level_count)
+        return [record for record in self.records if len(counts[record.label, record.game]) > 1]
 
     def curve(self, label: str, game: str, quantity: str = "stiffness") -> Curve | None:
         """Number of levels -> the mean of a field of a run's measurements, over seeds."""

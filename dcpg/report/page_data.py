@@ -180,11 +180,16 @@ def _curves(comparison: Comparison, label: str, game: str) -> dict[str, Any] | N
     found = {name: c for name, which in CURVES.items() if (c := comparison.curve(label, game, *which)) is not None}
     if not found:
         return None
-    first = found["train"]
-    return {
-        "game": game, "label": label, "steps": first.steps.tolist(), "seeds": first.seeds.tolist(),
-        **{name: _mean_std(c) for name, c in found.items()},
-    }  # fmt: skip
+    if (gap := comparison.gap_curve(label, game)) is not None:
+        found["gap"] = gap
+    first = _points(found["train"])
+    curves = {name: _mean_std(c) | (_points(c) if _points(c) != first else {}) for name, c in found.items()}
+    return {"game": game, "label": label, **first, **curves}
+
+
+def _points(curve: Curve) -> dict[str, list[int]]:
+    """Where a curve is known, and by how many runs: unseen levels may not have been played at every evaluation."""
+    return {"steps": curve.steps.tolist(), "seeds": curve.seeds.tolist()}
 
 
 def _mean_std(curve: Curve) -> dict[str, list[float]]:

@@ -89,7 +89,7 @@ def write_report(
         raise BadInput("No run can be used: " + "; ".join(f"{p.path}: {p.text}" for p in problems[:3]))
     measured = StiffnessRuns(records, problems)
     grid = Grid(records, usual_setting(records), ranges)
-    comparison = compare(records, problems, ranges, measured.records, grid.records)
+    comparison = compare(records, problems, ranges, measured.shown, grid.records)
     compared = {id(record): record for record in (*comparison.records, *measured.records, *grid.records)}
     for note in (note_other_pictures, note_other_plugins, note_other_starts):
         note(compared.values(), problems)

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dcpg.config.environments import Environment
-from dcpg.config.identity import without_folders
+from dcpg.config.environments import Environment, in_any_folder
+from dcpg.config.identity import anonymous
 from dcpg.config.schema import OWN
 from dcpg.errors import BadInput
 from dcpg.runs.folders import Problem, run_directories
@@ -69,8 +69,9 @@ def _kind(own: Environment | None, same: dict[Any, Any]) -> Any:
     """
     if own is None:
         return None
-    kind, functions = (own.id, own.test_id, own.spaces), (without_folders(own.id), without_folders(own.test_id or ""))
-    return same.setdefault((own.sha256[0], functions, own.spaces), kind) if own.sha256 else kind
+    kind = (own.id, own.test_id, own.spaces)
+    elsewhere = in_any_folder((own.id, own.test_id))
+    return same.setdefault((own.sha256[0], elsewhere, own.spaces), kind) if own.sha256 else kind
 
 
 def _with_place(record: Record, kind: Any, names: dict[Any, str]) -> Record:
@@ -118,8 +119,8 @@ def without_copies(records: list[Record], problems: list[Problem]) -> list[Recor
     returns and all levels of an evaluation are one number is never taken for a copy.
     """
     first: dict[tuple[Any, ...], Record] = {}
-    kept = []
-    for record in records:
+    copies = set[int]()
+    for record in sorted(records, key=_is_published):
         means = tuple((e.steps, *(split.mean for split in e.splits.values())) for e in record.evaluations)
         other = first.setdefault((record.setting, record.label, record.game, means), record)
         seeds = other.config.seed != record.config.seed
@@ -127,14 +128,13 @@ def without_copies(records: list[Record], problems: list[Problem]) -> list[Recor
         if other is not record and is_other and other.evaluations == record.evaluations and _is_varied(record):
             under = ", under another seed" if seeds else ""
             problems.append(Problem(record.path, f"left out: the same rows as {other.path}{under}"))
-        else:
-            kept.append(record)
-    return kept
+            copies.add(id(record))
+    return [record for record in records if id(record) not in copies]
 
 
 def _is_published(record: Record) -> bool:
     own = record.written.environment
-    return own is not None and own.id == without_folders(own.id)
+    return own is not None and own.id == anonymous(own.id)
 
 
 def _is_varied(record: Record) -> bool:

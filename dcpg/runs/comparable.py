@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -79,10 +80,12 @@ def variant_of(config: Config, preset_values: Mapping[str, Any], method_values: 
     `method_values` are those of a method from a plugin if none is given, as the run recorded them.
     """
     usual = _usual_values(config, preset_values, method_values)
+    of_method = {name: value for name, value, _ in dotted(config) if name.startswith(_OF_THE_METHOD)}
+    ends = Counter(name.rsplit(".", 1)[-1] for name in of_method)  # a plugin's setting may end like a shared one
     other = [
-        f"{name.rsplit('.', 1)[-1]}={value}"
-        for name, value, _ in dotted(config)
-        if name.startswith(_OF_THE_METHOD) and usual.get(name) != value
+        f"{end if ends[end := name.rsplit('.', 1)[-1]] == 1 else name}={value}"
+        for name, value in of_method.items()
+        if usual.get(name) != value
     ]
     return f"{config.method} [{', '.join(other)}]" if other else config.method
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -15,7 +14,7 @@ from typing import Any
 
 from dcpg.config.command import train_command
 from dcpg.config.environments import can_be_typed
-from dcpg.config.identity import without_folders
+from dcpg.config.identity import without_folder
 from dcpg.config.presets import PRESETS
 from dcpg.config.schema import OWN, Config
 from dcpg.config.written import ENVIRONMENT, EXPORT, PLUGINS, Written, parse_written, read_written
@@ -82,17 +81,15 @@ def write(
     return target
 
 
-def public_config(written: Written) -> dict[str, Any]:
-    """A config.json in which files are named without their folders on this machine."""
+def public_config(written: Written, named: Callable[[str], str] = without_folder) -> dict[str, Any]:
+    """A config.json in which files are named without their folders on this machine, environments as `named` does."""
     found = dict(written.plain)
     if written.init:
         found["init"] = os.path.basename(written.init)
     if written.environment is not None:
-        e = written.environment
-        test = without_folders(e.test_id) if e.test_id is not None else None
-        found[ENVIRONMENT] = dataclasses.replace(e, id=without_folders(e.id), test_id=test).plain()
+        found[ENVIRONMENT] = written.environment.renamed(named).plain()
     if written.plugins:
-        found[PLUGINS] = [{**one, "plugin": without_folders(one["plugin"])} for one in written.plugins]
+        found[PLUGINS] = [{**one, "plugin": without_folder(one["plugin"])} for one in written.plugins]
     return found
 
 

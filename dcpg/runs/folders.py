@@ -29,22 +29,25 @@ class Problem:
 
 def run_directories(directories: Iterable[Path]) -> tuple[list[Path], list[Problem]]:
     """Every run at or below the directories, each once, and the folders that cannot be opened."""
-    paths, problems, seen = list[Path](), list[Problem](), set[Path]()
+    paths, problems, seen, links = list[Path](), list[Problem](), set[Path](), list[Path]()
     for top in directories:
         if not top.is_dir():
             raise BadInput(f"There is no directory {top}.")
-        found = sorted(_run_directories(top, problems))
+        found = sorted(_run_directories(top, problems, links))
         if not found:
             raise BadInput(f"{top} holds no run: no config.json at or below it.")
         for path in found:
             if path.resolve() not in seen:
                 seen.add(path.resolve())
                 paths.append(path)
+    for link in links:
+        if link.resolve() not in seen:
+            problems.append(Problem(link, "left out: a link, which is not followed; name the folder that it points to"))
     return paths, problems
 
 
-def _run_directories(top: Path, problems: list[Problem]) -> Iterable[Path]:
-    """Runs at or below a folder, also those that lie below another run.
+def _run_directories(top: Path, problems: list[Problem], links: list[Path]) -> Iterable[Path]:
+    """Runs at or below a folder, also those that lie below another run; links to such are collected.
 
     Inside a run, a folder needs rows or checkpoints to be one: an export has a config.json too.
     """
@@ -58,6 +61,7 @@ def _run_directories(top: Path, problems: list[Problem]) -> Iterable[Path]:
         for name in [name for name in below if name.startswith(LEFT_OVER)]:
             below.remove(name)
             problems.append(Problem(Path(folder, name), "left out: by its name, an export that has not ended"))
+        links += [path for name in below if (path := Path(folder, name)).is_symlink() and _leads_to_a_run(path)]
         is_run = "config.json" in files and bool({*files, *below} & SIGNS)
         # another program's config.json may lie above the runs; a lone one may be a run that has lost the rest
         is_run = is_run or ("config.json" in files and not {*below} - {*OWN_FOLDERS} and not within)
@@ -67,6 +71,10 @@ def _run_directories(top: Path, problems: list[Problem]) -> Iterable[Path]:
             below[:] = [name for name in below if name not in OWN_FOLDERS]
             yield Path(folder)
         inside |= {os.path.join(folder, name): within or is_run for name in below}
+
+
+def _leads_to_a_run(link: Path) -> bool:
+    return os.path.isfile(link / "config.json") and any(os.path.exists(link / name) for name in SIGNS)
 
 
 def walk(

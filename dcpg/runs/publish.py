@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dcpg.config.identity import anonymous
 from dcpg.config.written import parse_written
 from dcpg.errors import BadInput, StorageFailed
 from dcpg.runs.export import check_replaceable, public_config, replacing_folder
@@ -81,7 +82,7 @@ def _contents(path: Path, rows: int) -> dict[str, bytes]:
         raise BadInput(f"it has {record.steps:,} of {record.setting.steps:,} steps")
     plain = run.read_config()
     files = {MARK: dump({"kept_rows": rows})}
-    files |= {"config.json": dump(public_config(parse_written(plain, run.config, code=False)), indent=2)}
+    files |= {"config.json": dump(public_config(parse_written(plain, run.config, code=False), anonymous), indent=2)}
     for name in WHOLE:
         try:
             files[name] = read_regular(path / name, MOST_ROWS)

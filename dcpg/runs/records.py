@@ -104,7 +104,7 @@ def read_run(path: Path) -> tuple[Record, list[str]]:
     if config.preset not in PRESETS:
         raise unknown("preset", config.preset, PRESETS)
     setting_of(config, written.preset_values)  # refuses values that could not be compared
-    if written.environment is not None and len(written.environment.sha256) > 1:
+    if (own := written.environment) is not None and (len(own.sha256) > 1 or own.later):
         notes.append("its environment was changed while it trained")
     evaluations = _evaluations(run, config, notes)
     notes += [f"{name}: rows were changed after the run had written them" for name in _altered(run, notes)]

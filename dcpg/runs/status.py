@@ -16,6 +16,7 @@ from typing import Any, Literal
 import psutil
 
 from dcpg.config.automatic import as_in
+from dcpg.config.environments import EnvMaker
 from dcpg.config.schema import UNDECISIVE, Config
 from dcpg.config.written import Recorded, Written, fingerprint, parse_written
 from dcpg.errors import BadInput, Unavailable
@@ -32,9 +33,6 @@ LONGEST_ROW = 64_000_000  # bytes
 FOREIGN_SILENCE = 120.0  # seconds without a heartbeat after which another host's lock is no sign of a running process
 
 
-Ids = tuple[str, str | None]  # of an environment with training levels, and of the one with unseen levels
-
-
 @dataclass(frozen=True)
 class RunStatus:
     """How far a run has come."""
@@ -48,8 +46,8 @@ class RunStatus:
     note: str = ""  # what is wrong with a damaged run
 
 
-def status_of(config: Config, path: Path, environment: Ids | None = None) -> RunStatus:
-    """The status of the run with this configuration at this path; `environment` has the ids of the user's own.
+def status_of(config: Config, path: Path, maker: EnvMaker | None = None) -> RunStatus:
+    """The status of the run with this configuration at this path, on this environment if it is the user's own.
 
     A run of fewer steps is the same run, interrupted. BadInput if the directory holds another run, Unavailable if it
     cannot be read now; one that does not hold what it should has the state "damaged".
@@ -70,10 +68,10 @@ def status_of(config: Config, path: Path, environment: Ids | None = None) -> Run
         return RunStatus("damaged", note=str(error))
     _check_same(config, run, written)
     there = written.environment
-    if environment is not None and there is not None and (there.id, there.test_id) != environment:
+    if maker is not None and there is not None and not there.is_same(maker):
         raise BadInput(
             f"{run.path} holds another run than this sweep's {run.path.name}: it was trained on "
-            f"{_named(there.id, there.test_id)}, the sweep trains on {_named(*environment)}. Choose another "
+            f"{_named(*there.ids)}, the sweep trains on {_named(*maker.ids)}. Choose another "
             f"{option('out')}, or another name for the environment."
         )
     evaluation = next(iter(last_rows(run.evaluations.path, Evaluation)), None)

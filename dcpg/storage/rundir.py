@@ -16,8 +16,9 @@ from dcpg.storage.rows import Rows
 from dcpg.text import option, resume_call
 
 MOST_CONFIGURATION = 64_000_000  # bytes; enough for the longest list of levels
-# what a run leaves in `checkpoints` that was killed at its start
-UNFINISHED = re.compile(r"shared|\.tmp-.*|damaged-.*|0{12}[a-z0-9.-]*")
+# what a run leaves in `checkpoints` that was killed at its start, and the files in it
+UNFINISHED = re.compile(r"shared|\.tmp-[0-9a-z.-]*|0{12}[a-z0-9.-]*")
+INSIDE = re.compile(r"(\.tmp-)?[a-z]+(\.rank[0-9]+)?\.(safetensors|zst|json)(-[0-9]+)?")
 
 
 class RunDirectory:
@@ -76,11 +77,14 @@ class RunDirectory:
         if self.checkpoints.is_symlink() or (self.checkpoints.exists() and not self.checkpoints.is_dir()):
             raise BadInput(f"{self.checkpoints} is a link or a file; choose another {option('out')}.")
         for place in self.checkpoints.iterdir() if self.checkpoints.is_dir() else ():
-            if not UNFINISHED.fullmatch(place.name):
-                raise BadInput(f"{place} already exists, from something else; choose another {option('out')}.")
-        names = (self.metrics.path, self.evaluations.path, self.timing.path, self.summary, self.lock.path)
-        for path in names:
-            if path.exists() and not (path == self.lock.path and self.lock.is_ours()):
+            inside = [one for one in place.iterdir() if not INSIDE.fullmatch(one.name)] if place.is_dir() else []
+            for other in (inside if UNFINISHED.fullmatch(place.name) else [place])[:1]:
+                raise BadInput(f"{other} already exists, from something else; choose another {option('out')}.")
+        files = (self.metrics.path, self.evaluations.path, self.timing.path, self.summary, self.lock.path)
+        of_commands = (self.path / "curves.png", self.path / "replay.mp4", self.milestones, self.analysis)
+        for path in (*files, *of_commands):
+            is_ours = self.lock.is_ours() if path == self.lock.path else path.is_dir() and not any(path.iterdir())
+            if os.path.lexists(path) and not is_ours:
                 raise BadInput(f"{path} already exists, from a run or something else; choose another {option('out')}.")
 
     def _unwritable(self, error: OSError) -> BadInput:

@@ -204,12 +204,12 @@ def statuses(plan: Plan, directory: SweepDirectory) -> dict[str, RunStatus]:
     """The status of every run, by its name; BadInput if a directory holds another run or stays unavailable."""
 
     def status(job: Job) -> RunStatus:
-        path, ids = directory.run(job.name), job.own.maker.ids if job.own is not None else None
+        path, maker = directory.run(job.name), job.own.maker if job.own is not None else None
         for pause in AWAY_PAUSES:
             with contextlib.suppress(Unavailable):
-                return status_of(job.config, path, ids)
+                return status_of(job.config, path, maker)
             time.sleep(pause)
-        return status_of(job.config, path, ids)
+        return status_of(job.config, path, maker)
 
     return {job.name: status(job) for job in plan.jobs}
 

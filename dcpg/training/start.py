@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,11 @@ from dcpg.storage.rundir import RunDirectory
 from dcpg.text import given, printable
 from dcpg.torchrun import processes
 from dcpg.training.observer import RunObserver
+from dcpg.training.stop import KEPT, Watchdog, spare_children
 from dcpg.training.trainer import Trainer, training_of
 from dcpg.training.weights import load_weights, newest_weights, save_weights
+
+NOT_BEGUN = "The run had not begun, and nothing was written."
 
 
 def start(
@@ -59,12 +63,15 @@ def start(
     known = known_spaces(config)
     if known is not None:
         _check_needs(config, known, out, observer, ranks)
+    spare_children()
     with contextlib.ExitStack() as undo:
-        training = training_of(config, maker, ranks)
-        undo.callback(_close, training[1])
-        spaces = Spaces.of(training[1])
+        with _watched(directory, config, maker, NOT_BEGUN):
+            training = training_of(config, maker, ranks)
+            undo.callback(_close, training[1])
+            spaces = Spaces.of(training[1])
+            if maker is not None:
+                maker.check_test(spaces, train_seed(config.seed), config.env.frame_stack)
         if maker is not None:
-            maker.check_test(spaces, train_seed(config.seed), config.env.frame_stack)
             config = settled(config, spaces)
             _check_needs(config, spaces, out, observer, ranks)
         ranks.first_does(directory.prepare)
@@ -98,10 +105,13 @@ def resume(
     written = read_written(RunDirectory(out))
     check_plugins(written, f"{out} cannot be resumed")
     config = written.config if steps is None else dataclasses.replace(written.config, steps=steps)
-    ranks, spaces = _join(config), written.spaces or spaces_of(config, maker)
-    if maker is not None:
-        maker.check_test(spaces, train_seed(config.seed), config.env.frame_stack)
+    spare_children()
+    ranks = _join(config)
     directory = RunDirectory(out, ranks.first)
+    with _watched(directory, config, maker):
+        spaces = written.spaces or spaces_of(config, maker)
+        if maker is not None:
+            maker.check_test(spaces, train_seed(config.seed), config.env.frame_stack)
     ranks.first_does(directory.check_unused)
     ranks.first_does(lambda: _check_extras(config))
     check_address_space()
@@ -109,7 +119,9 @@ def resume(
     _announce(config, spaces, needs_of(config, spaces), max(config.rollouts - done, 0), observer, ranks)
     ranks.first_does(directory.lock.acquire)
     try:
-        trainer = Trainer(config, directory, maker, observer, ranks, fingerprint=written.fingerprint)
+        with _watched(directory, config, maker):
+            training = training_of(config, maker, ranks)
+        trainer = Trainer(config, directory, maker, observer, ranks, training=training, fingerprint=written.fingerprint)
         _warn_of_emulation(trainer)
         missing = missing_room(trainer.needs, config, out)
         if missing:
@@ -118,14 +130,25 @@ def resume(
         with trainer.watchdog:  # the heartbeat: reading B and trying the environments' states may take minutes
             trainer.restore()
         if trainer.algorithm.cursor.rollout < trainer.config.rollouts:
-            _warn_of_environment(written, maker, trainer)
+            _warn_of_new_episodes(trainer)
         changes = ({} if steps is None else {"steps": config.steps}) | _other_pictures(written, trainer)
-        changes |= _other_files(written, maker, trainer)
+        changes |= _other_environment(written, maker, trainer)
         if changes:
             directory.write_json(directory.config, {**written.plain, **changes})
         return trainer.run()
     finally:
         directory.lock.release()
+
+
+@contextlib.contextmanager
+def _watched(directory: RunDirectory, config: Config, maker: EnvMaker | None, advice: str = KEPT) -> Iterator[None]:
+    """Environments of your own may hang while they are made and reset; they have the time of so many of them."""
+    if maker is None:
+        yield
+        return
+    watchdog = Watchdog(directory.lock, config.env.timeout, advice)
+    with watchdog, watchdog.watching("your environment's first reset", config.env.num_envs):
+        yield
 
 
 def _warn_of_emulation(trainer: Trainer) -> None:
@@ -136,14 +159,7 @@ def _warn_of_emulation(trainer: Trainer) -> None:
         )
 
 
-def _warn_of_environment(written: Written, maker: EnvMaker | None, trainer: Trainer) -> None:
-    """Say if your own environment has another name than so far, or begins new episodes here."""
-    before = written.environment
-    if before is not None and maker is not None and maker.ids != (before.id, before.test_id):
-        was, now = (
-            " and ".join(printable(id_) for id_ in ids if id_) for ids in ((before.id, before.test_id), maker.ids)
-        )
-        trainer.observer.warn(f"{trainer.directory.path} was trained on {was} so far and goes on with {now}.")
+def _warn_of_new_episodes(trainer: Trainer) -> None:
     if not trainer.env.exact_state:
         trainer.observer.warn(
             "This environment cannot save its state: new episodes begin here, so the resume is not exact."
@@ -166,18 +182,23 @@ def _other_pictures(written: Written, trainer: Trainer) -> dict[str, Any]:
     return {LATER: [*written.libraries[1:], other]}
 
 
-def _other_files(written: Written, maker: EnvMaker | None, trainer: Trainer) -> dict[str, Any]:
-    """What config.json adds when the files of your own environment were changed since the run was trained on them."""
+def _other_environment(written: Written, maker: EnvMaker | None, trainer: Trainer) -> dict[str, Any]:
+    """What config.json adds when your own environment is another one than so far, or its files were changed."""
     before = written.environment
-    if maker is None or before is None or not before.changed(maker):
+    if maker is None or before is None or before.resumed_with(maker) == before:
         return {}
     if trainer.algorithm.cursor.rollout >= trainer.config.rollouts:  # nothing is left to play
         return {}
-    trainer.observer.warn(
-        f"{printable(maker.id)} was changed since this run was trained on it: it goes on with the environment as it is "
-        "now, and reports say so."
-    )
-    return {ENVIRONMENT: dataclasses.replace(before, sha256=(*before.sha256, maker.sha256)).plain()}
+    if before.is_same(maker):
+        text = (
+            f"{printable(maker.id)} was changed since this run was trained on it: it goes on with the environment as "
+            "it is now, and reports say so."
+        )
+    else:
+        was, now = (" and ".join(printable(id_) for id_ in ids if id_) for ids in (before.ids, maker.ids))
+        text = f"{trainer.directory.path} was trained on {was} so far and goes on with {now}; reports say so."
+    trainer.observer.warn(text)
+    return {ENVIRONMENT: before.resumed_with(maker).plain()}
 
 
 def _close(env: VectorEnv) -> None:

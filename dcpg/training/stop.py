@@ -19,6 +19,7 @@ from dcpg.errors import EnvironmentHung, InUse
 from dcpg.storage.lock import Lock
 from dcpg.text import say
 
+KEPT = "The last checkpoint is kept: resume to try again."
 NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
@@ -53,8 +54,8 @@ class StopSignals:
 class Watchdog:
     """A thread that writes the lock's heartbeat, and ends the process if the environments hang."""
 
-    def __init__(self, lock: Lock, timeout: float) -> None:
-        self.lock, self.timeout = lock, timeout
+    def __init__(self, lock: Lock, timeout: float, advice: str = KEPT) -> None:
+        self.lock, self.timeout, self.advice = lock, timeout, advice
         self._watched: str | None = None
         self._times = 1
         self._last = time.monotonic()
@@ -107,9 +108,19 @@ class Watchdog:
                     faulthandler.dump_traceback(file=sys.stderr)
                 _end(
                     f"Nothing came from {self._watched} for {self.timeout * self._times:g} seconds (env.timeout); the "
-                    "stacks are above. The last checkpoint is kept: resume to try again.",
+                    f"stacks are above. {self.advice}",
                     EnvironmentHung.exit_code,
                 )
+
+
+_spared: set[int] = set()  # processes that were there before the environments were made
+
+
+def spare_children() -> None:
+    """Whatever happens to the environments that are made from now on, the program's other processes are let be."""
+    _spared.clear()
+    with contextlib.suppress(psutil.Error):
+        _spared.update(child.pid for child in psutil.Process().children(recursive=True))
 
 
 def _end(why: str, code: int) -> None:
@@ -120,5 +131,6 @@ def _end(why: str, code: int) -> None:
         with contextlib.suppress(psutil.Error):
             for child in psutil.Process().children(recursive=True):
                 with contextlib.suppress(psutil.Error):  # it may have ended meanwhile
-                    child.kill()
+                    if child.pid not in _spared:
+                        child.kill()
         os._exit(code)

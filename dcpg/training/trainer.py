@@ -28,12 +28,11 @@ from dcpg.core.state import Stateful
 from dcpg.core.stepper import Stepper
 from dcpg.envs.base import Spaces, VectorEnv
 from dcpg.envs.levels import LevelChooser
-from dcpg.errors import DcpgError, OutOfMemory, RankLost, Stopped, StorageFailed
+from dcpg.errors import OutOfMemory, RankLost, Stopped, StorageFailed
 from dcpg.machine.automatic import settled
 from dcpg.machine.devices import device_of, prepare
 from dcpg.machine.memory import keep_freed_memory, memory_was_refused
 from dcpg.machine.needs import needs_of
-from dcpg.methods.plugins import short
 from dcpg.ranks import ALONE, Ranks
 from dcpg.storage.files import own_folder, write_atomic
 from dcpg.storage.rows import SPLITS, Evaluation, Metrics, Split, Summary, Timing, read_last
@@ -258,13 +257,9 @@ class Trainer(LoopObserver):
         try:
             with self.watchdog.watching(environments):
                 yield
-        except (Exception, KeyboardInterrupt, SystemExit) as error:
+        except (Exception, KeyboardInterrupt):
             if self.signals.asked and self.ranks.alone:
                 self._stop()
-            if isinstance(error, SystemExit):
-                raise DcpgError(f"The environment asked the program to end: {short(error)}.") from error
-            if isinstance(error, ConnectionError):  # which would count as a reader of the output that is gone
-                raise RuntimeError("A process of the environment is gone.") from error
             raise
 
     def restoring(self) -> AbstractContextManager[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -333,14 +334,26 @@ def test_another_environment_is_warned_of_while_something_is_left_to_train(
     capsys.readouterr()
     dcpg.resume(run.directory, env="two/signpost.py:make", progress=False)
     assert capsys.readouterr().err == ""  # nothing is left, so nothing is seen of it
-    dcpg.resume(run.directory, env="two/signpost.py:make", steps=512, progress=False)
-    assert capsys.readouterr().err.splitlines() == [
-        f"{folder}/run was trained on {folder}/one/signpost.py:make so far and goes on with "
-        f"{folder}/two/signpost.py:make.",
-        "This environment cannot save its state: new episodes begin here, so the resume is not exact.",
-    ]
-    dcpg.resume(run.directory, env="one/signpost.py:make", progress=False)
+    inexact = "This environment cannot save its state: new episodes begin here, so the resume is not exact."
+    for steps, was, now in ((512, "one", "two"), (640, "two", "one")):
+        dcpg.resume(run.directory, env=f"{now}/signpost.py:make", steps=steps, progress=False)
+        assert capsys.readouterr().err.splitlines() == [
+            inexact,
+            f"{folder}/run was trained on {folder}/{was}/signpost.py:make so far and goes on with "
+            f"{folder}/{now}/signpost.py:make; reports say so.",
+        ]
+    shutil.copytree(folder / "one", folder / "moved")
+    (folder / "link").symlink_to(folder / "one")
+    for steps, elsewhere in ((768, "moved"), (896, "link"), (1024, "two/../one")):  # the same file
+        dcpg.resume(run.directory, env=f"{elsewhere}/signpost.py:make", steps=steps, progress=False)
+        assert capsys.readouterr().err.splitlines() == [inexact]
+    dcpg.resume(run.directory, env="two/signpost.py:make", progress=False)
     assert capsys.readouterr().err == ""
+    recorded_now = json.loads((run.directory / "config.json").read_text())["environment"]
+    places = [f"{folder}/{name}/signpost.py:make" for name in ("one", "two", "one")]
+    assert [recorded_now["id"], *(ids[0] for ids in recorded_now["later"])] == places
+    assert len(recorded_now["sha256"]) == 3
+    assert read_run(run.directory)[1] == ["its environment was changed while it trained"]
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from typing import Any
 
 import pytest
 
-from dcpg.config.identity import declaration, identity, without_folders
+from dcpg.config.identity import anonymous, declaration, identity, without_folder
 
 
 def make(num_envs: int, seed: int, **more: Any) -> None: ...
@@ -24,22 +25,41 @@ def test_what_a_file_declares() -> None:
     assert identity(functools.partial(make, 2, level=[1]))[1] == f"{__file__}:make(2, level=[1])"
 
 
+FOLDERS = {
+    name: hashlib.sha256(name.encode()).hexdigest()[:8] for name in ("/home/me", "/home/a (b): c", "/data/set: 1")
+}
+
+
 @pytest.mark.parametrize(
-    ("place", "without"),
+    ("place", "published"),
     [
-        ("/home/me/env.py:make", "env.py:make"),
-        ("/home/my files (old)/a.pyx/env.py:make", "env.py:make"),
-        ("/home/a:b/env.py:make(level='/data/set: 1/one.json', n=2)", "env.py:make(level='one.json', n=2)"),
-        ("/home/me/env.py:Made.make-1a2b3c4d", "env.py:Made.make-1a2b3c4d"),
-        ("/home/me/plugins (new)/declared", "declared"),
-        ("/home/me/method.py", "method.py"),
+        ("/home/me/env.py:make", "{/home/me}/env.py:make"),
+        ("/home/a (b): c/env.py:make", "{/home/a (b): c}/env.py:make"),
+        (
+            "/home/me/env.py:make(a='/data/set: 1/one.json', b=2)",
+            "{/home/me}/env.py:make(a='{/data/set: 1}/one.json', b=2)",
+        ),
+        ("/home/me/env.py:Made.make-1a2b3c4d", "{/home/me}/env.py:Made.make-1a2b3c4d"),
+        ("/home/me/declared", "{/home/me}/declared"),
+        ("/home/me/method.py", "{/home/me}/method.py"),
         ("package.envs:make", "package.envs:make"),
+        ("package.envs:make('/home/me/one.json')", "package.envs:make('{/home/me}/one.json')"),
         ("ALE/Pong-v5", "ALE/Pong-v5"),
         ("ale_py:ALE/Pong-v5", "ale_py:ALE/Pong-v5"),
         ("CartPole-v1", "CartPole-v1"),
         ("", ""),
     ],
 )
-def test_folders_of_this_machine_are_left_out(place: str, without: str) -> None:
-    assert without_folders(place) == without
-    assert without_folders(without) == without
+def test_folders_of_this_machine_are_not_published(place: str, published: str) -> None:
+    for folder, digest in FOLDERS.items():
+        published = published.replace(f"{{{folder}}}", digest)
+    assert anonymous(place) == anonymous(published) == published
+    assert without_folder(place) == without_folder(published)
+
+
+def test_a_file_in_any_folder() -> None:
+    assert without_folder("/home/me/env.py:make") == "env.py:make"
+    assert without_folder("/home/me/method.py") == "method.py"
+    first, second = (without_folder(f"/x/env.py:make('/data/{name}/one.json')") for name in "ab")
+    assert first.startswith("env.py:make('")
+    assert first != second

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from dcpg.core.networks import Network
 from dcpg.core.rewards import RewardNormaliser
 from dcpg.core.targets import with_targets
 from dcpg.envs.adapter import GymnasiumEnv, image_shape
-from dcpg.errors import BadInput
+from dcpg.errors import BadInput, DcpgError
 from dcpg.methods import METHODS
 from dcpg.seeding import generator
 
@@ -184,3 +186,46 @@ def test_a_loaded_agent_takes_the_environments_own_observations_and_gives_its_ow
     actions = {int(agent.act(raw)) for _ in range(50)}
     assert actions == {1, 2}
     assert agent.act(np.stack([raw] * 3)).shape == (3,)
+
+
+class Failing(SyncVectorEnv):
+    """Raises `error` in the method that `fails` names."""
+
+    fails, error = "", BaseException()
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        return self.fail if name != "fails" and name == self.fails else found
+
+    def fail(self, *given: Any, **more: Any) -> None:
+        raise self.error
+
+    def get_state(self) -> list[bytes]:
+        return [b""] * self.num_envs
+
+    def set_state(self, state: list[bytes]) -> None: ...
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), BrokenPipeError(errno.EPIPE, "Broken pipe")])
+def test_what_an_environment_raises_is_its_own(error: BaseException) -> None:
+    """Neither an end of the program as if all were well, nor a reader of the output that is gone."""
+    made = Failing([lambda: Counter(3, False)] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    env = GymnasiumEnv(made, 0)
+    made.render_mode, made.error, state = "rgb_array", error, env.state()
+    calls: dict[str, Callable[[], object]] = {
+        "reset": lambda: env._reset(1),
+        "step": lambda: env.step(np.zeros(2, np.int64)),
+        "get_state": env.state,
+        "set_state": lambda: env.restore(state),
+        "render": env.pictures,
+    }
+    for name, call in calls.items():
+        made.fails = name
+        with pytest.raises(
+            DcpgError, match=rf"(end, in its {name}|{name} failed, since .* gone): {type(error).__name__}"
+        ):
+            call()
+    made.fails = "close"
+    env.close()
+    made.fails = ""
+    env.close()

@@ -23,6 +23,7 @@ from dcpg.errors import BadInput
 from dcpg.machine.needs import needs_of
 from dcpg.methods import ENCODERS, METHODS, Encoder, Impala, Net, encoder, plugins, scaled
 from dcpg.runs.collection import read
+from dcpg.runs.comparable import variant_of
 from dcpg.seeding import generator
 from tests.cli.test_cli import run as command
 from tests.core.test_stiffness import gradients, pairs
@@ -294,6 +295,20 @@ def test_what_defines_a_method_is_no_variant_of_it_whatever_the_preset_says(file
         plain |= {"method_values": {"algorithm.gamma": 1}, "algorithm": {hostile: 1}}
         (out / "config.json").write_text(json.dumps(plain))
         assert read([out])[0] == []
+
+
+def test_a_setting_that_ends_like_a_shared_one_is_named_whole(files: Path) -> None:
+    (files / "mine.py").write_text(VARIANT.replace("strength", "width"))
+    plugins.load("mine.py")
+    found = {
+        name: variant_of(resolve("mine", "maze", settings={name: 2}), {})
+        for name in ("algorithm.width", "network.width", "algorithm.N_pi")
+    }
+    assert found == {
+        "algorithm.width": "mine [algorithm.width=2.0]",
+        "network.width": "mine [network.width=2]",
+        "algorithm.N_pi": "mine [N_pi=2]",
+    }
 
 
 @pytest.mark.faults

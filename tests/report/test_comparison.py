@@ -11,9 +11,12 @@ import pytest
 
 from dcpg.config.resolve import resolve
 from dcpg.errors import BadInput
+from dcpg.report.comparison import StiffnessRuns
 from dcpg.report.write import write_report
+from dcpg.runs.collection import read
+from dcpg.runs.folders import Problem
 from tests.report.grid import SCORE, Command, Figure, assert_cell, deviation, mean, read_csv
-from tests.synthetic import TINY_SIZES, configured, edit, few, rows_of, some, write
+from tests.synthetic import TINY_SIZES, configuration, configured, edit, few, rows_of, some, stiffness_rows, write
 
 
 @pytest.mark.parametrize("other", [{}, {"threads": 1}, {"settings": {"evaluation.every": 4, "analyse": "stiffness"}}])
@@ -224,3 +227,25 @@ def test_a_strange_library_is_refused(wrong: Any, tmp_path: Path, command: Comma
     code, out, _, _ = command(tmp_path / "runs", "table1", "--out", tmp_path / "out")
     assert code == 0
     assert "config.json: procgen does not say which library drew the frames" in out
+
+
+def test_stiffness_on_other_levels_of_the_same_number_is_not_pooled(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    sets = {"few": "1,2,3", "more": "1,2,3,4,5,6", "other": "4,5,6"}
+    for name, seeds in sets.items():
+        for seed in (0, 1) if name != "other" else (0,):
+            given = {"levels.seeds": seeds, "analyse": "stiffness"}
+            config = configuration("dcpg", "bigfish", seed, preset="tiny", settings=given)
+            rows = rows_of(config, draw, rollouts=(1, config.rollouts))
+            write(tmp_path / f"{name}-{seed}", config, rows, stiffness_rows(config, draw))
+    problems: list[Problem] = []
+    records = read([tmp_path])[0]
+    measured = StiffnessRuns(records, problems)
+    assert {record.path.name for record in measured.records} == {"few-0", "few-1", "more-0", "more-1"}
+    curve = measured.curve("dcpg", "bigfish")
+    assert curve is not None
+    assert (curve.steps.tolist(), curve.seeds.tolist()) == ([3, 6], [2, 2])
+    assert [problem.path.name for problem in problems] == ["other-0"]
+    assert problems[0].text.endswith("of another length or size, or on other levels")
+    assert measured.shown == measured.records
+    assert StiffnessRuns([one for one in records if "more" not in one.path.name]).shown == []

@@ -71,3 +71,29 @@ def test_many_variants_are_compared_with_a_few_methods(tmp_path: Path, monkeypat
     monkeypatch.setattr(page_data, "REFERENCES", ())
     write_report([tmp_path / "runs"], tmp_path / "out", pictures=False)
     assert json.loads((tmp_path / "out" / "report.json").read_text())["improvement_over"] == ["ppo"]
+
+
+def test_curves_on_unseen_levels_that_were_not_always_played(tmp_path: Path) -> None:
+    """A test environment may be given later: the curves have steps of their own, and the gap those of both."""
+    for seed in (0, 1):
+        run = synthetic.of_a_stranger(tmp_path / "runs" / f"{seed}", "x", seed, plugin=False)
+
+        def lose(rows: list[synthetic.Row], seed: int = seed) -> None:
+            for row in rows[: 1 + seed]:
+                for name in [name for name in row if name.startswith("test_")]:
+                    del row[name]
+
+        synthetic.edit("eval.jsonl", lose)(run)
+    write_report([tmp_path / "runs"], tmp_path / "out", pictures=False)
+    (found,) = json.loads((tmp_path / "out" / "report.json").read_text())["curves"]
+    assert (found["steps"], found["seeds"]) == ([128, 1024, 2048], [2, 2, 2])
+    assert "steps" not in found["train"]
+    rows = [
+        [json.loads(line) for line in (tmp_path / "runs" / f"{seed}" / "eval.jsonl").read_text().splitlines()]
+        for seed in (0, 1)
+    ]
+    for name in ("test", "predicted_test", "gap"):
+        assert (found[name]["steps"], found[name]["seeds"]) == ([1024, 2048], [1, 2])
+    last = [row[2]["train_return"] - row[2]["test_return"] for row in rows]
+    assert found["gap"]["mean"] == pytest.approx([rows[0][1]["train_return"] - rows[0][1]["test_return"], mean(last)])
+    assert found["test"]["mean"][0] == pytest.approx(rows[0][1]["test_return"])

@@ -154,3 +154,29 @@ def test_published_rows_beside_their_runs_count_once(tmp_path: Path) -> None:
     assert len({record.game for record in records}) == 1
     assert len(problems) == 2
     assert all("left out: the same rows as" in problem.text for problem in problems)
+
+
+def test_environments_that_are_told_apart_stay_so_when_they_are_published(tmp_path: Path) -> None:
+    """Also without hashes, as those of older runs and of Gymnasium's ids."""
+    ids = ["/one/maze.py:make", "/two/maze.py:make", "a/Maze-v0", "b/Maze-v0", "m:make('/x/1')", "m:make('/y/1')"]
+    for seed, id_ in enumerate(ids):
+        run = synthetic.of_a_stranger(tmp_path / "runs" / f"{seed}", "x", seed, plugin=False)
+        synthetic.configured(lambda plain, id_=id_: plain["environment"].update(id=id_, test_id=None))(run)
+    publish([tmp_path / "runs"], tmp_path / "results")
+    for folder in ("runs", "results"):
+        records, problems = records_of([tmp_path / folder])
+        assert len({record.game for record in records}) == len(ids)
+        assert not problems
+    text = "".join(path.read_text() for path in (tmp_path / "results").rglob("config.json"))
+    assert not [folder for folder in ("/one", "/two", "/x/", "/y/") if folder in text]
+
+
+def test_of_a_run_and_its_published_rows_the_run_is_read(tmp_path: Path) -> None:
+    """In whatever order they are found."""
+    for seed in (0, 1):
+        run = synthetic.of_a_stranger(tmp_path / "runs" / f"{seed}", "x", seed, plugin=False)
+        synthetic.configured(lambda plain: plain["environment"].update(id="/some/maze.py:make", test_id=None))(run)
+    publish([tmp_path / "runs" / "0"], tmp_path / "before")
+    records, _ = records_of([tmp_path / "before", tmp_path / "runs"])
+    assert [record.path for record in records] == [tmp_path / "runs" / "0", tmp_path / "runs" / "1"]
+    assert len({record.game for record in records}) == 1

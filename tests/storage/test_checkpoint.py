@@ -260,6 +260,33 @@ def test_a_new_run_removes_no_checkpoints_of_another_program(tmp_path: Path) -> 
     assert (tmp_path / "checkpoints" / "best" / "model.pt").exists()
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "checkpoints/shared/precious.pt", "checkpoints/.tmp-mine/a", "checkpoints/000000000000/model.pt", "curves.png",
+        "checkpoints/damaged-000000000512-00.000.000000-00002/weights.safetensors", "milestones/000000000128.json",
+        "replay.mp4", "analysis/values.json",
+    ],
+)  # fmt: skip
+def test_a_new_run_takes_no_place_of_something_else(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(BadInput, match=r"already exists, from .*something else; choose another"):
+        RunDirectory(tmp_path).check_free()
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_a_new_run_begins_where_one_was_killed_at_its_start(tmp_path: Path) -> None:
+    first = "000000000000-00.000.000000-00000"
+    for name in (f".tmp-{first}/weights.safetensors", f"{first}/.tmp-state.json", "shared/collector.rank1.zst"):
+        (tmp_path / "checkpoints" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "checkpoints" / name).write_text("")
+    for empty in ("milestones", "analysis"):
+        (tmp_path / empty).mkdir()
+    RunDirectory(tmp_path).create()
+    assert not [*(tmp_path / "checkpoints").iterdir()]
+
+
 def test_a_link_to_a_checkpoint_is_none(tmp_path: Path) -> None:
     store = saved(tmp_path / "a", NAMES[0])
     (tmp_path / "b").mkdir()

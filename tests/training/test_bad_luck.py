@@ -152,9 +152,9 @@ def test_reading_the_states_of_environments_is_watched(tmp_path: Path, monkeypat
     dogs: list[Watchdog] = []
     made = Watchdog.__init__
 
-    def noted(dog: Watchdog, lock: Lock, timeout: float) -> None:
+    def noted(dog: Watchdog, lock: Lock, timeout: float, *advice: str) -> None:
         dogs.append(dog)
-        made(dog, lock, timeout)
+        made(dog, lock, timeout, *advice)
 
     class Saved(SyncVectorEnv):
         def get_state(self) -> list[bytes]:

@@ -133,8 +133,8 @@ def test_a_child_that_an_environment_forks_ends_without_a_word_in_the_runs_files
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("exit", "The environment asked the program to end: SystemExit"),
-        ("gone", "A process of the environment is gone"),
+        ("exit", "The environment asked the program to end, in its step: SystemExit"),
+        ("gone", "The environment's step failed, since a process of it or a server is gone: ConnectionResetError"),
     ],
 )
 def test_an_environment_that_ends_the_program_or_loses_a_process_fails_the_run(

@@ -145,6 +145,7 @@
     traces.push({ x, y: mid, name, type: "scatter", mode: x.length < 25 ? "lines+markers" : "lines", marker: { size: 4 }, line: { color: colour, width: 2, ...(extra.line || {}) }, ...(extra.trace || {}) });
     return traces;
   }
+  const steps = (c, name) => c[name].steps || c.steps; // a curve's own, if they are not those on training levels
   const around = (c, sign) => c.mean.map((m, i) => m + sign * c.std[i]);
 
   // -- methods that are shown, the same choice for every chart
@@ -239,12 +240,12 @@
           const traces = [];
           for (const c of list) {
             const m = methods.get(c.label);
-            const hover = { customdata: c.seeds.map(seeds), hovertemplate: "%{fullData.name}: %{y:.2f} (%{customdata})<extra></extra>" };
+            const hover = (name) => ({ customdata: (c[name].seeds || c.seeds).map(seeds), hovertemplate: "%{fullData.name}: %{y:.2f} (%{customdata})<extra></extra>" });
             if (what.value === "gap") {
-              if (c.test) traces.push(...band(c.steps, c.train.mean.map((v, i) => v - c.test.mean[i]), [], [], m.colour, m.title, { trace: hover }));
+              if (c.gap) traces.push(...band(steps(c, "gap"), c.gap.mean, [], [], m.colour, m.title, { trace: hover("gap") }));
             } else {
-              if (what.value !== "train" && c.test) traces.push(...band(c.steps, c.test.mean, around(c.test, -1), around(c.test, 1), m.colour, m.title, { trace: hover }));
-              if (what.value !== "test") traces.push(...band(c.steps, c.train.mean, around(c.train, -1), around(c.train, 1), m.colour, `${m.title}, training`, { trace: hover, line: what.value === "both" ? { dash: "dot" } : {} }));
+              if (what.value !== "train" && c.test) traces.push(...band(steps(c, "test"), c.test.mean, around(c.test, -1), around(c.test, 1), m.colour, m.title, { trace: hover("test") }));
+              if (what.value !== "test") traces.push(...band(c.steps, c.train.mean, around(c.train, -1), around(c.train, 1), m.colour, `${m.title}, training`, { trace: hover("train"), line: what.value === "both" ? { dash: "dot" } : {} }));
             }
           }
           return { traces, layout: { title: g.title, hovermode: "x unified", xaxis: { title: { text: "steps", font: { size: 11 } } }, yaxis: { title: { text: what.value === "gap" ? "training less unseen" : "return", font: { size: 11 } } } } };
@@ -282,8 +283,8 @@
       if (!list.length) grid.append(el("p", {}, "There are no evaluations on these levels."));
       for (const c of list) {
         chart(grid, () => {
-          const line = (curve, colour, name) => (bands.value === "yes" ? band(c.steps, curve.mean, around(curve, -1), around(curve, 1), colour, name) : band(c.steps, curve.mean, [], [], colour, name));
-          return { traces: [...line(c[`${discount.value}_${split.value}`], VALUES.true, "true"), ...line(c[`predicted_${split.value}`], VALUES.predicted, "predicted")],
+          const line = (key, colour, name) => (bands.value === "yes" ? band(steps(c, key), c[key].mean, around(c[key], -1), around(c[key], 1), colour, name) : band(steps(c, key), c[key].mean, [], [], colour, name));
+          return { traces: [...line(`${discount.value}_${split.value}`, VALUES.true, "true"), ...line(`predicted_${split.value}`, VALUES.predicted, "predicted")],
             layout: { title: gameTitle.get(c.game), hovermode: "x unified", showlegend: true, legend: { orientation: "h", y: -0.2 }, margin: { l: 46, r: 10, t: 30, b: 46 }, yaxis: { title: { text: "value", font: { size: 11 } } } } };
         });
       }
