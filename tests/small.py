@@ -29,16 +29,16 @@ from dcpg.seeding import generator
 T, N, ACTIONS, SHAPE = 6, 4, 5, (16, 16, 3)
 
 
-FAMILIES = ("ppo", "ucb-drac", "plr", "daac", "ppg", "dcpg", "ddcpg")
+SOON = ("ppo", "dcpg", "ddcpg")
 
 
 def each(names: Iterable[str]) -> list[Any]:
-    """Parameters of a slow test: the paper's main methods at once, its ablations in the longer suite.
+    """Parameters of a slow test: PPO and the paper's two methods at once, all others in the longer suite.
 
     bfloat16 is there too: processors that do not have it take many times as long. So are stacked frames.
     """
     soon = {
-        name: name.split(",", maxsplit=1)[0] in FAMILIES and not ("bf16" in name or "stacked" in name) for name in names
+        name: name.split(",", maxsplit=1)[0] in SOON and not ("bf16" in name or "stacked" in name) for name in names
     }
     return [pytest.param(name, marks=() if now else pytest.mark.faults) for name, now in soon.items()]
 

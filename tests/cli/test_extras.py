@@ -79,6 +79,7 @@ def test_curves_need_matplotlib_only(
     assert "left out" not in run(capsys, "resume", str(trained))[1]
 
 
+@pytest.mark.faults
 def test_training_and_evaluation_need_no_extra(tmp_path: Path) -> None:
     """In a process of its own, which has imported nothing yet and finds none of the packages."""
     names = [name for _, packages in EXTRAS.values() for name in packages]

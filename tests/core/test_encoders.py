@@ -152,6 +152,7 @@ def test_every_line_of_every_method_learns_on_impoola(name: str) -> None:
     assert [k for k in before if torch.equal(before[k], after[k])] == []
 
 
+@pytest.mark.faults
 def test_a_run_on_impoola_is_evaluated_analysed_exported_and_loaded(tmp_path: Path) -> None:
     settings = {"network.encoder": "impoola", "network.width": 2, "evaluation.episodes": 2, "evaluation.max_steps": 40}
     run = dcpg.train("ddcpg", "maze", preset="tiny", steps=256, out=tmp_path / "run", settings=settings)

@@ -170,6 +170,7 @@ def test_it_is_short_and_stands_on_little() -> None:
     assert ours == {"dcpg.envs.procgen", "dcpg.seeding"}
 
 
+@pytest.mark.faults
 def test_it_runs_as_a_script() -> None:
     options = ["--game", "dodgeball", "--size", "tiny", "--steps", "640", "--episodes", "2"]
     env = os.environ | {"OMP_NUM_THREADS": "1"}

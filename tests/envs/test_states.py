@@ -36,6 +36,7 @@ def test_good_states_are_taken_and_play_on_exactly() -> None:
     assert other.state() == env.state()
 
 
+@pytest.mark.faults
 def test_states_that_the_library_fails_on_are_refused_and_the_process_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of these ends or hangs the process that gives it to the library."""
     env = Procgen(2, "starpilot", seed=1)

@@ -418,6 +418,7 @@ def weights(run: Any) -> bytes:
     return (newest / "weights.safetensors").read_bytes()
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize(
     ("name", "more"), [("ucb-drac", {"augment": "ucb"}), ("plr", {"levels.sampler": "prioritised"})]
 )

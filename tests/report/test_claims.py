@@ -129,12 +129,14 @@ def test_two_seeds_tell_nothing_however_clear_they_are() -> None:
     assert all("Needs 3 seeds." in a.note for a in found)
 
 
+@pytest.mark.faults
 def test_what_noise_hides_cannot_be_told() -> None:
     found = by_verdict(world(true=True, noise=4.0))
     assert len(found[OPEN]) > len(EVERY) / 2
     assert not found[FAILS] & {name for name in EVERY if "-over-" in name}
 
 
+@pytest.mark.faults
 def test_a_method_that_lacks_a_run_leaves_its_claims_open_and_the_answer_says_what_is_needed() -> None:
     found = {a.claim.name: a for a in world(true=True, methods=tuple(m for m in METHODS if m != "dcpg+i"))}
     assert found["ddcpg-over-dcpg+i-test"].verdict == OPEN

@@ -67,6 +67,7 @@ def test_an_older_run_is_evaluated_as_its_rows_say(older: Path, name: str) -> No
     assert dcpg.evaluate(older / "dcpg-finished", levels="0-1", at=256)["steps"] == 256
 
 
+@pytest.mark.faults
 def test_an_older_run_is_recorded_analysed_and_exported(older: Path) -> None:
     run = older / "dcpg-finished"
     made = api.record(run, levels="3")

@@ -99,6 +99,7 @@ def test_a_sweep_that_was_moved_is_not_begun_again(tmp_path: Path) -> None:
     assert not root.parent.exists()
 
 
+@pytest.mark.faults
 def test_a_process_that_cannot_reach_its_files_says_so_with_a_code_of_its_own(tmp_path: Path) -> None:
     (job,) = planned(methods="ppo", seeds=1, steps=128).jobs
     (tmp_path / "runs").mkdir()

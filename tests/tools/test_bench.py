@@ -123,6 +123,7 @@ def test_the_papers_encoder_has_61_mflop() -> None:
     assert measurement.encoder_mflop(network, (64, 64, 3)) == pytest.approx(measurement.FORWARD, rel=0.005)
 
 
+@pytest.mark.faults
 def test_the_command_prints_the_contract() -> None:
     command = [sys.executable, "-m", "dcpg", "bench", "--method", "dcpg", "--preset", "tiny"]
     done = subprocess.run([*command, "--json"], capture_output=True, text=True)

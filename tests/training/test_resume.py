@@ -143,6 +143,7 @@ def test_extending_a_finished_run_equals_a_longer_one(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "512" / "config.json").read_text())["steps"] == 896
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("name", ["ppo", "dcpg"])
 def test_an_extended_run_that_is_killed_goes_on_from_where_it_was(name: str, tmp_path: Path) -> None:
     """Extending drops the final evaluation, which a longer run does not have; the checkpoint stays good."""
