@@ -23,6 +23,7 @@ from dcpg.text import for_audience, say
 from dcpg.torchrun import is_first
 from dcpg.training import start as starting
 from dcpg.training.observer import Observer, RunObserver, SilentObserver, Together
+from dcpg.training.stop import spare_children
 
 if TYPE_CHECKING:
     from dcpg.analysis.many import Analysed
@@ -130,6 +131,7 @@ def train(
                 "Give either game=... (Procgen) or env=... (a function (num_envs, seed) -> vector environment).",
             )
         )
+    spare_children()
     here = Path.cwd()  # the user's environment may change it
     maker = find(env, test_env, name) if env is not None or test_env is not None or name is not None else None
     played = game if maker is None else OWN + maker.name
@@ -163,10 +165,11 @@ def resume(
     Returns:
         The run.
     """
+    spare_children()
     asked = _directory(run)
     run, env, test_env = _fixed(run, env, test_env)
     written, maker = _maker(run, "resume", env, test_env)
-    if written.environment is not None and written.environment.test_id is not None and maker and maker.test is None:
+    if written.environment is not None and written.environment.ids[1] is not None and maker and maker.test is None:
         raise BadInput(
             f"{run} was also evaluated on unseen levels; name them too: {for_audience('--test-env', 'test_env=')}."
         )
@@ -246,13 +249,18 @@ def evaluate(
     written, maker = _maker(run, "eval", env, test_env)
     agent = load_agent(run, at, maker)
     if show is not _nothing:
-        _show_other_pictures(written, show)
+        _show_differences(written, maker, show)
         count = (episodes or agent.config.evaluation.episodes) if levels in SPLITS else len(level_range(levels))
         show(_duration_of(agent, count))
     return evaluate_agent(agent, levels, episodes, greedy, maker)
 
 
-def _show_other_pictures(written: Written, show: Show) -> None:
+def _show_differences(written: Written, maker: EnvMaker | None, show: Show) -> None:
+    """Say if an agent is played otherwise than it was trained."""
+    before = written.environment
+    if maker is not None and before is not None and (before.changed(maker) or not before.is_same(maker)):
+        changed = " as it was then" if before.is_same(maker) else ""
+        show(f"This agent was trained on {before.ids[0]}{changed}; now it plays {maker.id}.")
     other = other_library(written)
     if other is not None:
         show(
@@ -317,7 +325,7 @@ def record(
     video.check_target(target)
     environments = environments_to_record(agent, levels, maker)
     if show is not _nothing:
-        _show_other_pictures(written, show)
+        _show_differences(written, maker, show)
         show(_duration_of(agent, environments.num_envs))
     played = video.record(agent, environments, target)
     return Recording(target, played.levels, played.returns, played.lengths)

@@ -118,6 +118,8 @@ def export(
         if out is None or at is not None:
             raise BadInput("--rows exports whole runs: give it a folder with --out, and no --at.")
         published = api.publish(directory, out=out, show=say)
+        for path, notes in published.notes.items():
+            say(*(f"note: {path}: {note}" for note in notes))
         for path, why in published.left_out.items():
             say(f"Left out: {path} ({why})")
         say(f"{counted(len(published.runs), 'run')}; see them with: dcpg report {shlex.quote(str(published.folder))}")

@@ -27,7 +27,7 @@ from dcpg.config.schema import OWN
 from dcpg.core.registry import source_of
 from dcpg.envs.adapter import GymnasiumEnv, close
 from dcpg.envs.base import Spaces
-from dcpg.errors import BadInput, short, unknown
+from dcpg.errors import BadInput, DcpgError, short, unknown
 from dcpg.methods.plugins import import_file, import_named, is_installed, sha256_of
 from dcpg.text import LONGEST, LONGEST_SOURCE, counted, for_audience, is_name, option, printable
 
@@ -107,7 +107,7 @@ def _explained(what: str) -> Iterator[None]:
     except BadInput:
         raise
     except (Exception, SystemExit) as error:
-        raise BadInput(f"{what}: {short(error)}") from error
+        raise BadInput(f"{what}: {error if isinstance(error, DcpgError) else short(error)}") from error
 
 
 def stacked(spaces: Spaces, stack: int) -> Spaces:
@@ -324,10 +324,13 @@ class Environment:
         return bool(self.sha256 and maker.sha256) and maker.sha256 != self.sha256[-1]
 
     def resumed_with(self, maker: EnvMaker) -> Environment:
-        """The same with what is new of an environment that the run goes on with."""
+        """The same with what is new of an environment that the run goes on with; one that was moved has a new place."""
         hashes = (*self.sha256, maker.sha256) if self.changed(maker) else self.sha256
-        later = self.later if self.is_same(maker) else (*self.later, maker.ids)
-        return replace(self, sha256=hashes, later=later)
+        if not self.is_same(maker):
+            return replace(self, sha256=hashes, later=(*self.later, maker.ids))
+        if self.later:
+            return replace(self, sha256=hashes, later=(*self.later[:-1], maker.ids))
+        return replace(self, sha256=hashes, id=maker.id, test_id=maker.test_id)
 
     def renamed(self, named: Callable[[str], str]) -> Environment:
         """The same with other ids."""
@@ -403,11 +406,12 @@ def maker_for(game: str, recorded: Environment | None, env: Any, test_env: Any, 
     spaces = recorded.spaces if recorded is not None else None
     if env is not None:
         return replace(find(env, test_env), name=game.removeprefix(OWN), spaces=spaces)
-    if recorded is not None and recorded.kind == "gymnasium" and recorded.id in gymnasium.registry:
-        test = test_env if test_env is not None else recorded.test_id
+    id_, test_id = recorded.ids if recorded is not None else ("", None)
+    if recorded is not None and (recorded.kind == "gymnasium" or recorded.later) and id_ in gymnasium.registry:
+        test = test_env if test_env is not None else test_id
         if test is not None and test_env is None and test not in gymnasium.registry:
             raise _needed(game, recorded, call)
-        return replace(find(recorded.id, test), name=game.removeprefix(OWN), spaces=spaces)
+        return replace(find(id_, test), name=game.removeprefix(OWN), spaces=spaces)
     raise _needed(game, recorded, call)
 
 
@@ -419,7 +423,7 @@ def can_be_typed(id_: str) -> bool:
 def _needed(game: str, recorded: Environment | None, call: str) -> BadInput:
     """The sentence for an environment that the user must name, because nothing is imported from a run's files."""
     *verb, directory = call.split(" ", 1) if not call.startswith("analyse ") else call.split(" ", 2)
-    ids = [id_ for id_ in (recorded.id, recorded.test_id) if id_ is not None] if recorded is not None else []
+    ids = [id_ for id_ in recorded.ids if id_ is not None] if recorded is not None else []
     where = f" ({printable(ids[0])})" if ids else ""
     words = [word for pair in zip(("--env", "--test-env"), map(printable, ids), strict=False) for word in pair]
     tests = ", test_env=..." if len(ids) > 1 else ""

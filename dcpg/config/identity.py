@@ -74,11 +74,12 @@ def anonymous(place: str) -> str:
 
     Different places stay different.
     """
-    head, file = "", re.match(r"/.*?\.py(?=:|$)|/[^:]*$", place, re.DOTALL)
+    head, file = "", re.match(r"/.*?\.py(?=:|$)|/[^:]*(?=:|$)", place, re.DOTALL)
     if file is not None:
         folder, name = os.path.split(file[0])
         head, place = f"{_digest(folder)}/{name}", place[file.end() :]
-    return head + re.sub(r"(?<![\w.])(/[^/'\"(),]+)+/", lambda match: f"{_digest(match[0][:-1])}/", place)
+    quoted = re.sub(r"(?<=['\"])/[^'\"]*(?=/[^/'\"]*['\"])", lambda match: _digest(match[0]), place)
+    return head + re.sub(r"(?<![\w.])(?:/[^/'\"(),]+)+(?=/)", lambda match: _digest(match[0]), quoted)
 
 
 def without_folder(place: str) -> str:
@@ -141,4 +142,5 @@ def _stable(value: Any, depth: int) -> str:
 
 
 def _digest(*texts: str) -> str:
-    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:8]
+    # a name of a folder need not be UTF-8
+    return hashlib.sha256("\n".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:8]

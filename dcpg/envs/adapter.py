@@ -13,6 +13,8 @@ import contextlib
 import io
 import json
 from collections.abc import Iterator, Mapping
+from gzip import BadGzipFile
+from multiprocessing import TimeoutError as ProcessTimeout
 from typing import Any
 
 import gymnasium
@@ -133,8 +135,9 @@ class GymnasiumEnv:
                 self.env.set_state(state[2:])
         except (MemoryError, DcpgError):
             raise
-        except (OSError, ImportError) as error:  # what it needs is not there now; the bytes may be as they should
-            if isinstance(error, OSError) and error.errno is None:  # as gzip and bz2 say that bytes are not theirs
+        except (OSError, ImportError, TimeoutError, ProcessTimeout) as error:  # what it needs is not there now
+            alien = type(error) in (OSError, BadGzipFile) and isinstance(error, OSError) and error.errno is None
+            if alien:  # as bz2 and gzip say that bytes are not theirs
                 raise ValueError(f"the environment's set_state failed: {printable(error)}") from error
             raise self._not_now("set_state", error) from error
         except Exception as error:  # the user's code, which has met bytes that are not its own

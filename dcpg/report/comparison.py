@@ -300,6 +300,15 @@ def _short(value: Any) -> str:
 Key = tuple[int, tuple[Any, ...]]  # what must be equal besides the number of levels: steps, sizes, the first level
 
 
+def seeds_between(counts: set[int]) -> str:
+    """How many seeds the cells of a table or figure have; 0 are those without a run."""
+    some = counts - {0}
+    if not some:
+        return "no runs"
+    low, high = min(some), max(some)
+    return counted(low, "seed") if low == high else f"{low} to {high} seeds"
+
+
 def _one_set_per_count(records: list[Record]) -> list[Record]:
     """Of each number of training levels, the runs on the levels that most of them have."""
     sets: dict[int, Counter[Any]] = defaultdict(Counter)
@@ -358,5 +367,5 @@ class StiffnessRuns:
         return caption_of([one for one in unlike if one.name not in ("levels.count", "levels.seeds")])
 
     def sentence(self) -> str:
-        seeds = len({r.config.seed for r in self.records})
-        return f"{counted(seeds, 'seed')}, {self.steps:,} steps"
+        runs = Counter((r.label, r.game, r.setting.level_count) for r in self.shown or self.records)
+        return f"{seeds_between(set(runs.values()))}, {self.steps:,} steps"

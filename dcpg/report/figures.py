@@ -14,7 +14,7 @@ import numpy as np
 
 from dcpg.envs.procgen import GAMES
 from dcpg.report import paper
-from dcpg.report.comparison import Comparison, Curve, StiffnessRuns
+from dcpg.report.comparison import Comparison, Curve, StiffnessRuns, seeds_between
 from dcpg.report.scores import (
     Score,
     ScoreBand,
@@ -26,7 +26,7 @@ from dcpg.report.scores import (
     sample_efficiency,
 )
 from dcpg.storage.rows import SPLITS
-from dcpg.text import counted, drawn
+from dcpg.text import drawn
 
 Names = tuple[str, ...]
 
@@ -166,8 +166,8 @@ def _true_and_predicted(axes: Any, comparison: Comparison, label: str, game: str
 def _stiffness(measured: StiffnessRuns, *, title: str, games: Names, fifths: bool = False) -> Any | None:
     """Mean stiffness over training against the number of training levels; `fifths`: ticks from 0, every 0.2."""
     curves = {(m, g): measured.curve(m, g) for g in games for m in ("ppg", "dcpg")}
-    counts = {g: {int(n) for m in ("ppg", "dcpg") if (curve := curves[m, g]) for n in curve.steps} for g in games}
-    shown = [g for g in games if len(counts[g]) > 1]  # with one number of levels there is nothing to compare
+    # with one number of levels there is nothing to compare
+    shown = [g for g in games if any((curve := curves[m, g]) and len(curve.steps) > 1 for m in ("ppg", "dcpg"))]
     if not shown:
         return None
     from matplotlib.ticker import MultipleLocator, NullLocator
@@ -275,7 +275,7 @@ def _seeds(comparison: Comparison, methods: Names) -> str:
     runs = [comparison.runs(m, g) for m in methods for g in comparison.games]
     unfinished = sum(not r.finished for cell in runs for r in cell)
     rest = f", {unfinished} unfinished" if unfinished else ""
-    return f"{_count({len(cell) for cell in runs})}, {comparison.setting.steps:,} steps{rest}"
+    return f"{seeds_between({len(cell) for cell in runs})}, {comparison.setting.steps:,} steps{rest}"
 
 
 def _finals(comparison: Comparison, labels: list[str], games: list[str] | None = None) -> str:
@@ -283,15 +283,7 @@ def _finals(comparison: Comparison, labels: list[str], games: list[str] | None =
     counts = {
         len(comparison.finals(m, g, "test")) for m in labels for g in (comparison.games if games is None else games)
     }
-    return f"{_count(counts)}, {comparison.setting.steps:,} steps"
-
-
-def _count(counts: set[int]) -> str:
-    some = counts - {0}
-    if not some:
-        return "no runs"
-    low, high = min(some), max(some)
-    return counted(low, "seed") if low == high else f"{low} to {high} seeds"
+    return f"{seeds_between(counts)}, {comparison.setting.steps:,} steps"
 
 
 def _headed(figure: Any, title: str, runs: Comparison | StiffnessRuns) -> None:

@@ -6,6 +6,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from dcpg.config.environments import Environment, in_any_folder
 from dcpg.config.identity import anonymous
 from dcpg.config.schema import OWN
 from dcpg.errors import BadInput
+from dcpg.methods import METHODS
 from dcpg.runs.folders import Problem, run_directories
 from dcpg.runs.records import FILES, Record, read_run
 from dcpg.text import printable
@@ -38,7 +40,23 @@ def read(
             continue
         problems += [Problem(path, note) for note in notes]
         records.append(record)
+    records = with_common_values(records)
     return without_duplicates(told_apart(without_copies(records, problems), problems), problems), problems
+
+
+def with_common_values(records: list[Record]) -> list[Record]:
+    """Runs of a plugin's method whose defaults were changed become variants of what most of its runs have."""
+    values: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for record in records:
+        if record.written.method_values and not METHODS.is_own(record.config.method):
+            values[record.config.method].append(record.written.method_values)
+    usual = {method: max(found, key=found.count) for method, found in values.items()}
+    return [
+        record
+        if record.written.method_values in (None, {}, usual.get(record.config.method))
+        else replace(record, written=replace(record.written, method_values=usual[record.config.method]))
+        for record in records
+    ]
 
 
 def told_apart(records: list[Record], problems: list[Problem]) -> list[Record]:
@@ -47,8 +65,7 @@ def told_apart(records: list[Record], problems: list[Problem]) -> list[Record]:
     The same files in another folder, or published without one, are the same environment. Files that were changed
     between two runs are, too, since most changes alter no game; the runs are named.
     """
-    same: dict[Any, Any] = {}
-    kinds = [_kind(record.written.environment, same) for record in records]
+    kinds = _kinds([record.written.environment for record in records])
     names: dict[str, dict[Any, str]] = defaultdict(dict)  # game -> the environments of this name
     first: dict[Any, tuple[str, Path]] = {}  # environment -> the hash of its files in the first run, and that run
     for record, kind in zip(records, kinds, strict=True):
@@ -62,16 +79,26 @@ def told_apart(records: list[Record], problems: list[Problem]) -> list[Record]:
     return [_with_place(record, kind, names[record.config.game]) for record, kind in zip(records, kinds, strict=True)]
 
 
-def _kind(own: Environment | None, same: dict[Any, Any]) -> Any:
-    """What tells environments of the user's own apart: where they were written, unless the files are the same.
+def _kinds(environments: list[Environment | None]) -> list[Any]:
+    """What tells environments of the user's own apart: neither their place nor their files are the same.
 
-    `same` collects where the files of each environment were first found.
+    Nor by way of others: this is a union-find over places and files.
     """
-    if own is None:
-        return None
-    kind = (own.id, own.test_id, own.spaces)
-    elsewhere = in_any_folder((own.id, own.test_id))
-    return same.setdefault((own.sha256[0], elsewhere, own.spaces), kind) if own.sha256 else kind
+    above: dict[Any, Any] = {}
+
+    def top(key: Any) -> Any:
+        while above.setdefault(key, key) != key:
+            key = above[key]
+        return key
+
+    def keys(own: Environment) -> list[Any]:
+        ids = (own.id, own.test_id)
+        return [(*ids, own.spaces), *((file, *in_any_folder(ids), own.spaces) for file in own.sha256)]
+
+    for own in environments:
+        for one, other in pairwise(keys(own) if own is not None else []):
+            above[top(one)] = top(other)
+    return [top(keys(own)[0]) if own is not None else None for own in environments]
 
 
 def _with_place(record: Record, kind: Any, names: dict[Any, str]) -> Record:

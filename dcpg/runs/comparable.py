@@ -43,7 +43,7 @@ class Setting:
     def level_count(self) -> int:
         """The number of training levels; 0 stands for all of them."""
         plain = dict(self.levels)
-        return len(plain["levels.seeds"]) or int(plain["levels.count"])
+        return len(set(plain["levels.seeds"])) or int(plain["levels.count"])
 
     def sentence(self) -> str:
         levels = counted(self.level_count, "training level") if self.level_count else "all training levels"

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
@@ -24,6 +24,7 @@ from dcpg.extras import need
 from dcpg.methods import METHODS
 from dcpg.runs.agent import Agent, load_agent
 from dcpg.runs.evaluate import environments_to_record, evaluate_agent, half_width
+from dcpg.runs.records import read_run
 from dcpg.storage.files import discard, dump, fsync_dir, read_json, write_durable
 from dcpg.storage.rows import SPLITS, Evaluation, read
 from dcpg.storage.rundir import MOST_CONFIGURATION, RunDirectory
@@ -64,7 +65,7 @@ def write(
     files = {
         WEIGHTS: _checked(moment, directory),
         CONFIG: dump({**public.plain, "init": None, EXPORT: _about(moment)}, indent=2),
-        CARD: card(public, moment, returns_of(run, moment, None if own else agent, show)).encode(),
+        CARD: card(public, moment, returns_of(run, moment, None if own else agent, show), _notes(directory)).encode(),
     }
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -275,7 +276,15 @@ OLD_LOAD = """"folder", env=make)  # the folder with these files
 # make(num_envs, seed) -> gymnasium.vector.VectorEnv: the environment that it was trained on"""
 
 
-def card(written: Written, moment: Moment, returns: Returns) -> str:
+def _notes(directory: Path) -> list[str]:
+    """What a report would note about the run."""
+    try:
+        return read_run(directory)[1]
+    except BadInput:  # a report would leave it out
+        return []
+
+
+def card(written: Written, moment: Moment, returns: Returns, notes: Sequence[str] = ()) -> str:
     """The model card: metadata that Hugging Face reads (YAML, which reads JSON too), and a text."""
     c = written.config
     own, game = c.game.startswith(OWN), c.game.removeprefix(OWN)
@@ -301,13 +310,13 @@ def card(written: Written, moment: Moment, returns: Returns) -> str:
         steps=moment.steps,
         training="those of the environment" if own else training_levels(c),
         unseen="those of the environment" if own else f"drawn from all {ALL_LEVELS:,} level seeds of the game",
-        returns=_returns(returns, own),
+        returns="\n\n".join([_returns(returns, own), *(f"Note: {markdown(note)}." for note in notes)]),
         use=markdown_block("python", USE.format(code=_code(written), load=_load(written))),
         eval=""
         if own
         else " `dcpg eval folder` plays the agent and gives the returns above "
         "again, with the library of Procgen that is named below.",
-        again=_again(written, moment),
+        again=_again(written, moment, exact=not notes),
         versions=markdown(_versions(written)),
         citation=CITATION,
     )
@@ -350,12 +359,14 @@ def _returns(returns: Returns, own: bool) -> str:
     return "\n".join([*lines, "There is no video: `dcpg record --env ...` makes one." if own else replay])
 
 
-def _again(written: Written, moment: Moment) -> str:
+def _again(written: Written, moment: Moment, exact: bool) -> str:
     c = written.config
     again = train_again(written)
     block = markdown_block("sh", one_line(again))
-    text = f"{block}\n\nOn the same machine, with the versions below, this gives the same weights."
     own = written.environment
+    saved = ", if the run was not resumed or its environment can save its state" if own is not None else ""
+    same = f"On the same machine, with the versions below, this gives the same weights{saved}."
+    text = f"{block}\n\n{same}" if exact else block
     typed = own is not None and can_be_typed(own.id) and can_be_typed(own.test_id or own.id)
     if c.game.startswith(OWN) and not typed:
         call = f'dcpg.train("{c.method}", env=..., preset="{c.preset}", seed={c.seed}, steps={c.steps}, settings=...)'

@@ -11,7 +11,7 @@ from dcpg.config.written import parse_written
 from dcpg.errors import BadInput, StorageFailed
 from dcpg.runs.export import check_replaceable, public_config, replacing_folder
 from dcpg.runs.folders import run_directories
-from dcpg.runs.records import STIFFNESS, read_run
+from dcpg.runs.records import MOST_NOTES, PUBLISHED, STIFFNESS, read_run
 from dcpg.storage.files import dump, read_json, read_regular, write_durable
 from dcpg.storage.rows import MOST_ROWS, Metrics, Row, Timing, first_rows, read
 from dcpg.storage.rundir import RunDirectory
@@ -19,8 +19,7 @@ from dcpg.storage.rundir import RunDirectory
 MOST_MARK = 1_000  # bytes
 ROWS = 50  # of metrics.jsonl and of timing.jsonl that are kept by default
 WHOLE = ("summary.json", "analysis/levels.json", "analysis/ood-actions.json")  # copied as they are
-MARK = "published.json"  # tells such a folder from a run
-FILES = {MARK, "config.json", "eval.jsonl", "metrics.jsonl", "timing.jsonl", "analysis", *WHOLE}
+FILES = {PUBLISHED, "config.json", "eval.jsonl", "metrics.jsonl", "timing.jsonl", "analysis", *WHOLE}
 
 
 @dataclass(frozen=True)
@@ -30,6 +29,7 @@ class Published:
     folder: Path
     runs: list[Path]  # as they lie in the folder
     left_out: dict[Path, str] = field(default_factory=dict)  # run -> why
+    notes: dict[Path, list[str]] = field(default_factory=dict)  # run -> what is wrong with its files
 
 
 def publish(
@@ -48,6 +48,7 @@ def publish(
     names: dict[str, Path] = {}
     left_out = {problem.path: problem.text for problem in problems}
     ready: dict[str, dict[str, bytes]] = {}
+    notes: dict[Path, list[str]] = {}
     for path in paths:
         name = path.resolve().name
         if name in names:
@@ -55,7 +56,8 @@ def publish(
         names[name] = path
         check_replaceable(out / name, FILES, _is_published, "published rows")
         try:
-            ready[name] = _contents(path, rows)
+            ready[name], found = _contents(path, rows)
+            notes |= {path: found} if found else {}
         except BadInput as error:
             left_out[path] = str(error)
     if not ready:
@@ -68,20 +70,20 @@ def publish(
             _write(out / name, files)
     except OSError as error:
         raise StorageFailed(f"{out} cannot be written ({error.strerror or error}).") from None
-    return Published(out, [out / name for name in ready], left_out)
+    return Published(out, [out / name for name in ready], left_out, notes)
 
 
 def _is_published(folder: Path) -> bool:
-    return "kept_rows" in read_json(folder / MARK, MOST_MARK)
+    return "kept_rows" in read_json(folder / PUBLISHED, MOST_MARK)
 
 
-def _contents(path: Path, rows: int) -> dict[str, bytes]:
-    """The files of a run, checked as a report would check them."""
-    run, (record, _) = RunDirectory(path), read_run(path)
+def _contents(path: Path, rows: int) -> tuple[dict[str, bytes], list[str]]:
+    """The files of a run, checked as a report would check them, and what it would note."""
+    run, (record, notes) = RunDirectory(path), read_run(path)
     if not record.finished:
         raise BadInput(f"it has {record.steps:,} of {record.setting.steps:,} steps")
     plain = run.read_config()
-    files = {MARK: dump({"kept_rows": rows})}
+    files = {PUBLISHED: dump({"kept_rows": rows, **({"notes": notes[:MOST_NOTES]} if notes else {})})}
     files |= {"config.json": dump(public_config(parse_written(plain, run.config, code=False), anonymous), indent=2)}
     for name in WHOLE:
         try:
@@ -93,7 +95,7 @@ def _contents(path: Path, rows: int) -> dict[str, bytes]:
     files["eval.jsonl"] = first_rows(run.evaluations.path, len(record.evaluations))
     files["metrics.jsonl"] = _lines(thinned(read(run.metrics.path, Metrics), rows))
     files["timing.jsonl"] = _lines(merged(read(run.timing.path, Timing), rows))
-    return files
+    return files, notes
 
 
 def thinned(rows: Sequence[Metrics], most: int) -> list[Metrics]:

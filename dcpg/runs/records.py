@@ -34,6 +34,8 @@ MOST_LEVELS = 100_000  # analysed, of a run that is trained on all levels
 ROW_BYTES, EPISODE_BYTES = 4_000, 100  # of an evaluation without its episodes; of an episode of both splits
 MOST_ANALYSIS, LEVEL_BYTES = 1_000_000, 200  # bytes without levels; of a level of both splits
 LARGEST_RETURN = 1e70  # or a value or a measurement: the squares of variances are finite
+PUBLISHED = "published.json"  # tells published rows from a run, and keeps what was noted about it
+MOST_NOTES = 20  # of published rows
 LONGEST_LABEL = 2000  # characters of a method and its variant
 
 STIFFNESS = {  # field of a Measurement -> column of metrics.jsonl
@@ -110,9 +112,19 @@ def read_run(path: Path) -> tuple[Record, list[str]]:
     notes += [f"{name}: rows were changed after the run had written them" for name in _altered(run, notes)]
     analyses = _analyses(run, config, evaluations[-1].steps if evaluations else 0, notes)
     found = Record(path, written, evaluations, _measurements(run, config, notes), analyses)
+    notes += [note for note in _noted_before(path) if note not in notes]
     if len(found.label) > LONGEST_LABEL:
         raise BadInput(f"config.json: the variant {printable(found.label)!r} has {len(found.label):,} characters.")
     return found, notes
+
+
+def _noted_before(path: Path) -> list[str]:
+    """What was noted about a run when its rows were published."""
+    try:
+        found = read_json(path / PUBLISHED, MOST_ANALYSIS).get("notes", [])
+        return [printable(note) for note in found[:MOST_NOTES]]
+    except (OSError, ValueError, TypeError, AttributeError):  # there are none
+        return []
 
 
 def _altered(run: RunDirectory, notes: list[str]) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import psutil
 
 from dcpg.config.automatic import as_in
-from dcpg.config.environments import EnvMaker
+from dcpg.config.environments import EnvMaker, in_any_folder
 from dcpg.config.schema import UNDECISIVE, Config
 from dcpg.config.written import Recorded, Written, fingerprint, parse_written
 from dcpg.errors import BadInput, Unavailable
@@ -68,7 +68,8 @@ def status_of(config: Config, path: Path, maker: EnvMaker | None = None) -> RunS
         return RunStatus("damaged", note=str(error))
     _check_same(config, run, written)
     there = written.environment
-    if maker is not None and there is not None and not there.is_same(maker):
+    # one that was moved, and edited since, is the same one; a driver and reports say that it was edited
+    if maker is not None and there is not None and in_any_folder(there.ids) != in_any_folder(maker.ids):
         raise BadInput(
             f"{run.path} holds another run than this sweep's {run.path.name}: it was trained on "
             f"{_named(*there.ids)}, the sweep trains on {_named(*maker.ids)}. Choose another "

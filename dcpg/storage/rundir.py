@@ -16,9 +16,9 @@ from dcpg.storage.rows import Rows
 from dcpg.text import option, resume_call
 
 MOST_CONFIGURATION = 64_000_000  # bytes; enough for the longest list of levels
-# what a run leaves in `checkpoints` that was killed at its start, and the files in it
-UNFINISHED = re.compile(r"shared|\.tmp-[0-9a-z.-]*|0{12}[a-z0-9.-]*")
-INSIDE = re.compile(r"(\.tmp-)?[a-z]+(\.rank[0-9]+)?\.(safetensors|zst|json)(-[0-9]+)?")
+# the first checkpoint, which a run that was killed at its start may have left, and the files in it
+FIRST = re.compile(r"(\.tmp-)?000000000000-00\.000\.000000-00000")
+INSIDE = re.compile(r"(\.tmp-)?((state|manifest)\.json|(weights|adam)\.safetensors|collector(\.rank[0-9]+)?\.zst)")
 
 
 class RunDirectory:
@@ -62,12 +62,14 @@ class RunDirectory:
         self.lock.release()
 
     def check_free(self) -> None:
-        """Refuse a directory that already holds a run, or is none."""
+        """Refuse a directory that already holds a run or files in its places, or is none."""
         try:
-            is_file = self.path.exists() and not self.path.is_dir()
-        except OSError as error:  # a name that is too long, for example
+            self._check_free()
+        except OSError as error:  # a name that is too long, for example, or a folder that may not be entered
             raise self._unwritable(error) from None
-        if is_file:
+
+    def _check_free(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
             raise BadInput(f"{self.path} is a file; choose another {option('out')}.")
         if self.config.exists() or any(p.name[:12] != "0" * 12 for p in self._checkpointed()):
             raise BadInput(
@@ -77,15 +79,25 @@ class RunDirectory:
         if self.checkpoints.is_symlink() or (self.checkpoints.exists() and not self.checkpoints.is_dir()):
             raise BadInput(f"{self.checkpoints} is a link or a file; choose another {option('out')}.")
         for place in self.checkpoints.iterdir() if self.checkpoints.is_dir() else ():
-            inside = [one for one in place.iterdir() if not INSIDE.fullmatch(one.name)] if place.is_dir() else []
-            for other in (inside if UNFINISHED.fullmatch(place.name) else [place])[:1]:
-                raise BadInput(f"{other} already exists, from something else; choose another {option('out')}.")
+            if not self._is_left_over(place):
+                raise BadInput(f"{place} already exists, from something else; choose another {option('out')}.")
         files = (self.metrics.path, self.evaluations.path, self.timing.path, self.summary, self.lock.path)
         of_commands = (self.path / "curves.png", self.path / "replay.mp4", self.milestones, self.analysis)
         for path in (*files, *of_commands):
             is_ours = self.lock.is_ours() if path == self.lock.path else path.is_dir() and not any(path.iterdir())
             if os.path.lexists(path) and not is_ours:
                 raise BadInput(f"{path} already exists, from a run or something else; choose another {option('out')}.")
+
+    def _is_left_over(self, place: Path) -> bool:
+        """Whether a run that was killed at its start has left this in `checkpoints`: `create` removes it."""
+        if place.is_symlink() or not place.is_dir():
+            return False
+        inside = list(place.iterdir())
+        if place.name == "shared":
+            return not inside
+        return FIRST.fullmatch(place.name) is not None and all(
+            INSIDE.fullmatch(one.name) and one.is_file() and not one.is_symlink() for one in inside
+        )
 
     def _unwritable(self, error: OSError) -> BadInput:
         return BadInput(f"{self.path} cannot be written to ({error.strerror}); choose another {option('out')}.")

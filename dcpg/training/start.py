@@ -36,7 +36,7 @@ from dcpg.storage.rundir import RunDirectory
 from dcpg.text import given, printable
 from dcpg.torchrun import processes
 from dcpg.training.observer import RunObserver
-from dcpg.training.stop import KEPT, Watchdog, spare_children
+from dcpg.training.stop import KEPT, Watchdog
 from dcpg.training.trainer import Trainer, training_of
 from dcpg.training.weights import load_weights, newest_weights, save_weights
 
@@ -63,7 +63,6 @@ def start(
     known = known_spaces(config)
     if known is not None:
         _check_needs(config, known, out, observer, ranks)
-    spare_children()
     with contextlib.ExitStack() as undo:
         with _watched(directory, config, maker, NOT_BEGUN):
             training = training_of(config, maker, ranks)
@@ -105,7 +104,6 @@ def resume(
     written = read_written(RunDirectory(out))
     check_plugins(written, f"{out} cannot be resumed")
     config = written.config if steps is None else dataclasses.replace(written.config, steps=steps)
-    spare_children()
     ranks = _join(config)
     directory = RunDirectory(out, ranks.first)
     with _watched(directory, config, maker):
@@ -183,21 +181,22 @@ def _other_pictures(written: Written, trainer: Trainer) -> dict[str, Any]:
 
 
 def _other_environment(written: Written, maker: EnvMaker | None, trainer: Trainer) -> dict[str, Any]:
-    """What config.json adds when your own environment is another one than so far, or its files were changed."""
+    """What config.json adds when your own environment is another one than so far, or was moved or changed."""
     before = written.environment
     if maker is None or before is None or before.resumed_with(maker) == before:
         return {}
     if trainer.algorithm.cursor.rollout >= trainer.config.rollouts:  # nothing is left to play
         return {}
-    if before.is_same(maker):
-        text = (
+    if not before.is_same(maker):
+        was, now = (" and ".join(printable(id_) for id_ in ids if id_) for ids in (before.ids, maker.ids))
+        trainer.observer.warn(
+            f"{trainer.directory.path} was trained on {was} so far and goes on with {now}; reports say so."
+        )
+    elif before.changed(maker):
+        trainer.observer.warn(
             f"{printable(maker.id)} was changed since this run was trained on it: it goes on with the environment as "
             "it is now, and reports say so."
         )
-    else:
-        was, now = (" and ".join(printable(id_) for id_ in ids if id_) for ids in (before.ids, maker.ids))
-        text = f"{trainer.directory.path} was trained on {was} so far and goes on with {now}; reports say so."
-    trainer.observer.warn(text)
     return {ENVIRONMENT: before.resumed_with(maker).plain()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -19,13 +20,16 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 import dcpg
-from dcpg.config.environments import Environment, find
+from dcpg.config.environments import Environment, find, maker_for
 from dcpg.config.identity import identity
+from dcpg.config.schema import OWN
+from dcpg.config.written import read_written
 from dcpg.envs.base import Spaces
 from dcpg.errors import BadInput, Stopped
 from dcpg.methods.plugins import sha256_of
 from dcpg.runs.collection import read
 from dcpg.runs.records import read_run
+from dcpg.storage.rundir import RunDirectory
 from tests.cli.test_cli import run as command
 from tests.training.test_learning import Signpost, make, make_test
 
@@ -350,7 +354,7 @@ def test_another_environment_is_warned_of_while_something_is_left_to_train(
     dcpg.resume(run.directory, env="two/signpost.py:make", progress=False)
     assert capsys.readouterr().err == ""
     recorded_now = json.loads((run.directory / "config.json").read_text())["environment"]
-    places = [f"{folder}/{name}/signpost.py:make" for name in ("one", "two", "one")]
+    places = [f"{folder}/{name}/signpost.py:make" for name in ("one", "two", "one")]  # where it was found last
     assert [recorded_now["id"], *(ids[0] for ids in recorded_now["later"])] == places
     assert len(recorded_now["sha256"]) == 3
     assert read_run(run.directory)[1] == ["its environment was changed while it trained"]
@@ -434,3 +438,25 @@ def test_a_lambda_is_named_again_from_python(tmp_path: Path, capsys: pytest.Capt
     )  # fmt: skip
     code, _, error = command(capsys, "eval", str(run.directory))
     assert (code, f'from Python, dcpg.evaluate("{run.directory}", env=...)' in error) == (2, True)
+
+
+@pytest.mark.filterwarnings("ignore:.*CartPole-v0 is out of date:DeprecationWarning")
+def test_commands_use_the_environment_that_a_run_was_trained_on_last(tmp_path: Path) -> None:
+    """A Gymnasium id is used again, and others are asked for by the name that they had last."""
+    options = {"preset": "tiny", "settings": QUICK, "progress": False}
+    run = dcpg.train("ppo", env="CartPole-v1", steps=128, out=tmp_path / "run", **options)  # type: ignore[arg-type]
+    dcpg.resume(run.directory, env="CartPole-v0", steps=256, progress=False)
+    recorded_now = read_written(RunDirectory(run.directory)).environment
+    assert recorded_now is not None
+    assert recorded_now.ids == ("CartPole-v0", None)
+    maker = maker_for(f"{OWN}CartPole-v1", recorded_now, None, None, "eval run")
+    assert maker is not None
+    assert maker.id == "CartPole-v0"
+    said: list[str] = []
+    dcpg.evaluate(run.directory, levels="train", show=said.append)
+    assert not [line for line in said if "was trained on" in line]
+    dcpg.evaluate(run.directory, levels="train", env="CartPole-v1", show=said.append)
+    assert "This agent was trained on CartPole-v0; now it plays CartPole-v1." in said
+    moved = dataclasses.replace(recorded_now, later=(("/one/env.py:make", "/one/env.py:test"),))
+    with pytest.raises(BadInput, match=r"/one/env\.py:make"):
+        maker_for(f"{OWN}CartPole-v1", moved, None, None, "eval run")

@@ -26,7 +26,8 @@ def test_what_a_file_declares() -> None:
 
 
 FOLDERS = {
-    name: hashlib.sha256(name.encode()).hexdigest()[:8] for name in ("/home/me", "/home/a (b): c", "/data/set: 1")
+    name: hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    for name in ("/home/me", "/home/a (b): c", "/data/set: 1", "/home/me (x)", "/caf\udce9")
 }
 
 
@@ -41,6 +42,9 @@ FOLDERS = {
         ),
         ("/home/me/env.py:Made.make-1a2b3c4d", "{/home/me}/env.py:Made.make-1a2b3c4d"),
         ("/home/me/declared", "{/home/me}/declared"),
+        ("/home/me (x)/maze:make", "{/home/me (x)}/maze:make"),
+        ("/home/me/env.py:make('/home/me (x)/one')", "{/home/me}/env.py:make('{/home/me (x)}/one')"),
+        ("/caf\udce9/env.py:make", "{/caf\udce9}/env.py:make"),
         ("/home/me/method.py", "{/home/me}/method.py"),
         ("package.envs:make", "package.envs:make"),
         ("package.envs:make('/home/me/one.json')", "package.envs:make('{/home/me}/one.json')"),

@@ -180,3 +180,20 @@ def test_of_a_run_and_its_published_rows_the_run_is_read(tmp_path: Path) -> None
     records, _ = records_of([tmp_path / "before", tmp_path / "runs"])
     assert [record.path for record in records] == [tmp_path / "runs" / "0", tmp_path / "runs" / "1"]
     assert len({record.game for record in records}) == 1
+
+
+def test_what_is_noted_about_a_run_is_noted_about_its_published_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    synthetic.few(tmp_path / "runs", ("dcpg",), (0,))
+    torn = tmp_path / "runs" / "bigfish-dcpg-0"
+    with (torn / "eval.jsonl").open("a") as file:
+        file.write('{"torn": ')
+    note = "eval.jsonl is torn: 1 of 4 lines were passed over"
+    code, out, _ = run(capsys, "export", str(tmp_path / "runs"), "--rows", "--out", str(tmp_path / "results"))
+    assert code == 0
+    assert f"note: {torn}: {note}" in out
+    _, problems = records_of([tmp_path / "results"])
+    assert [(problem.path.name, problem.text) for problem in problems] == [("bigfish-dcpg-0", note)]
+    again = publish([tmp_path / "results"], tmp_path / "again")
+    assert again.notes == {tmp_path / "results" / "bigfish-dcpg-0": [note]}

@@ -68,10 +68,12 @@ def test_runs_below_a_run_are_found_and_what_belongs_to_it_is_not_one(tmp_path: 
     (other / "config.json").write_text("{}")
     wanted.append(some(tmp_path / "lost", "ppo", seed=1).path)
     (wanted[-1] / "eval.jsonl").unlink()
-    assert run_directories([tmp_path]) == (sorted(wanted), [])
+    (tmp_path / "to retry").symlink_to(outer / "retry")  # which is found
+    noted = Problem(outer / "link", "left out: a link, which is not followed; name the folder that it points to")
+    assert run_directories([tmp_path]) == (sorted(wanted), [noted])
     records, problems = read([tmp_path])
     assert [record.path for record in records] == sorted(wanted)
-    assert problems == []
+    assert problems == [noted]
 
 
 def test_a_run_that_has_lost_files_is_read_or_named(tmp_path: Path) -> None:
@@ -320,3 +322,28 @@ def test_environments_are_told_apart_by_their_files(tmp_path: Path) -> None:
     assert games[0] == games[1] == games[2] == "own:x (/one/maze.py:make)"
     assert games[3:] == ["own:x (/three/maze.py:make)", "own:x (/one/maze.py:other)"]
     assert problems == [Problem(tmp_path / "2", f"its environment was changed since {tmp_path / '0'} was trained")]
+
+
+@pytest.mark.parametrize("order", ["012", "210", "120"])
+def test_which_environments_are_one_does_not_depend_on_the_order(tmp_path: Path, order: str) -> None:
+    """The first and the second lie in one place, the second and the third have the same files."""
+    for seed, (id_, file) in enumerate((("/a/env.py:make", "1"), ("/a/env.py:make", "2"), ("/b/env.py:make", "2"))):
+        run = of_a_stranger(tmp_path / f"{order.index(str(seed))}", "x", seed, plugin=False)
+        configured(lambda plain, given=(id_, file): plain["environment"].update(id=given[0], sha256=[given[1]]))(run)
+    records, problems = read([tmp_path])
+    assert {record.game for record in records} == {"own:x"}
+    assert len(problems) == (2 if order[0] == "0" else 1)
+    assert all("its environment was changed since" in problem.text for problem in problems)
+
+
+def test_changed_defaults_of_a_plugins_method_make_a_variant(tmp_path: Path) -> None:
+    for seed in range(3):
+        run = of_a_stranger(tmp_path / f"{seed}", "x", seed)
+
+        def other(plain: dict[str, Any], seed: int = seed) -> None:
+            plain["algorithm"]["gamma"] = plain["method_values"]["algorithm.gamma"] = 0.5 if seed == 1 else 0.999
+            plain["init"] = None
+
+        configured(other)(run)
+    records, _ = read([tmp_path])
+    assert [record.label for record in records] == ["mx", "mx [gamma=0.5]", "mx"]

@@ -263,7 +263,9 @@ def test_a_new_run_removes_no_checkpoints_of_another_program(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "name",
     [
-        "checkpoints/shared/precious.pt", "checkpoints/.tmp-mine/a", "checkpoints/000000000000/model.pt", "curves.png",
+        "checkpoints/shared/model.safetensors", "checkpoints/.tmp-mine/a", "checkpoints/000000000000/state.json",
+        "checkpoints/000000000000-00.000.000000-00000/model.pt", "checkpoints/shared", "checkpoints/000000000000.pt",
+        "checkpoints/000000000000-00.000.000000-00000/state.json/thesis.tex", "curves.png",
         "checkpoints/damaged-000000000512-00.000.000000-00002/weights.safetensors", "milestones/000000000128.json",
         "replay.mp4", "analysis/values.json",
     ],
@@ -278,10 +280,10 @@ def test_a_new_run_takes_no_place_of_something_else(tmp_path: Path, name: str) -
 
 def test_a_new_run_begins_where_one_was_killed_at_its_start(tmp_path: Path) -> None:
     first = "000000000000-00.000.000000-00000"
-    for name in (f".tmp-{first}/weights.safetensors", f"{first}/.tmp-state.json", "shared/collector.rank1.zst"):
+    for name in (f".tmp-{first}/weights.safetensors", f"{first}/.tmp-state.json", f"{first}/collector.rank1.zst"):
         (tmp_path / "checkpoints" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "checkpoints" / name).write_text("")
-    for empty in ("milestones", "analysis"):
+    for empty in ("milestones", "analysis", "checkpoints/shared"):
         (tmp_path / empty).mkdir()
     RunDirectory(tmp_path).create()
     assert not [*(tmp_path / "checkpoints").iterdir()]
@@ -333,7 +335,7 @@ def test_no_unsafe_loader_anywhere() -> None:
 
 
 def test_a_run_killed_before_it_began_can_be_started_again(tmp_path: Path) -> None:
-    saved(tmp_path / "checkpoints", "000000000000-00")
+    saved(tmp_path / "checkpoints", "000000000000-00.000.000000-00000")
     RunDirectory(tmp_path).create()
     assert CheckpointStore(tmp_path / "checkpoints").names() == []
     saved(tmp_path / "checkpoints", NAMES[0])
