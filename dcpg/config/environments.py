@@ -38,6 +38,7 @@ MakeEnv = Callable[..., Any]
 With a third parameter `render_mode`, it is asked for "rgb_array" when a video is recorded.
 """
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,63}")
+MOST_CHANGES = 10_000  # of a run's environment that are recorded
 MOST = 10**7  # the largest number that recorded spaces may contain
 
 
@@ -361,6 +362,8 @@ class Environment:
             hashes = plain.get("sha256", [])  # runs of older releases have none
             if not isinstance(hashes, list) or not all(is_name(one) for one in hashes):
                 raise ValueError("its hashes are no list of text")
+            if max(len(hashes), len(later)) > MOST_CHANGES:
+                raise ValueError(f"it was changed more than {MOST_CHANGES:,} times")
             return cls(name, id_, test, kind, spaces, tuple(hashes), tuple(later))
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise BadInput(f"environment is not what a run records of one ({printable(error)}).") from None

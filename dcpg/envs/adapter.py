@@ -131,10 +131,11 @@ class GymnasiumEnv:
         if not levels.shape == resetting.shape == (self.num_envs,):
             raise ValueError(f"the saved levels are not those of {counted(self.num_envs, 'environment')}")
         try:
-            with _users_code("set_state"):
-                self.env.set_state(state[2:])
+            self.env.set_state(state[2:])
         except (MemoryError, DcpgError):
             raise
+        except SystemExit as error:
+            raise _asked_to_end("set_state", error) from error
         except (OSError, ImportError, TimeoutError, ProcessTimeout) as error:  # what it needs is not there now
             alien = type(error) in (OSError, BadGzipFile) and isinstance(error, OSError) and error.errno is None
             if alien:  # as bz2 and gzip say that bytes are not theirs
@@ -196,11 +197,15 @@ def _users_code(what: str) -> Iterator[None]:
     try:
         yield
     except SystemExit as error:
-        raise DcpgError(f"The environment asked the program to end, in its {what}: {short(error)}.") from error
+        raise _asked_to_end(what, error) from error
     except ConnectionError as error:
         raise DcpgError(
             f"The environment's {what} failed, since a process of it or a server is gone: {short(error)}."
         ) from error
+
+
+def _asked_to_end(what: str, error: SystemExit) -> DcpgError:
+    return DcpgError(f"The environment asked the program to end, in its {what}: {short(error)}.")
 
 
 def _check_spaces(env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:

@@ -222,7 +222,8 @@ def test_what_an_environment_raises_is_its_own(error: BaseException) -> None:
     for name, call in calls.items():
         made.fails = name
         with pytest.raises(
-            DcpgError, match=rf"(end, in its {name}|{name} failed, since .* gone): {type(error).__name__}"
+            DcpgError,
+            match=rf"(end, in its {name}|{name} failed, since .* gone|{name} failed \(?)(: )?{type(error).__name__}",
         ):
             call()
     made.fails = "close"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import multiprocessing
 import random
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 
 import gymnasium
 import numpy as np
@@ -234,7 +237,16 @@ def test_set_state_that_fails_makes_a_checkpoint_damaged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raised", "kind"), [(ConnectionRefusedError(111, "no licence"), BadInput), (MemoryError(), MemoryError)]
+    ("raised", "kind"),
+    [
+        (ConnectionRefusedError(111, "no licence"), BadInput),
+        (TimeoutError("timed out"), BadInput),
+        (multiprocessing.TimeoutError(), BadInput),
+        (URLError("no route"), BadInput),
+        (MemoryError(), MemoryError),
+        (OSError("Invalid data stream"), ValueError),
+        (gzip.BadGzipFile("Not a gzipped file"), ValueError),
+    ],
 )
 def test_set_state_that_cannot_work_now_says_nothing_about_the_checkpoint(
     raised: Exception, kind: type[Exception]

@@ -166,12 +166,53 @@ def test_reading_the_states_of_environments_is_watched(tmp_path: Path, monkeypat
     def saved(num_envs: int, seed: int) -> SyncVectorEnv:
         return Saved([Moody] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
 
+    def look(what: str) -> None:
+        if len(dogs) == 1:
+            watched.append((f"{what}: {dogs[0]._watched}", not dogs[0]._ended.is_set()))
+
     monkeypatch.setattr(Watchdog, "__init__", noted)
+    monkeypatch.setattr(Moody, "mood", staticmethod(look))
     dcpg.train("ppo", env=saved, preset="tiny", steps=256, out=tmp_path / "run", settings=OWN, progress=False)
-    assert watched == [("the environments", True)] * 3  # when the run is made, and after each rollout
+    first = [("reset: your environment's first reset", True)] * 8
+    # when the environments are made, when the run is, and after each rollout
+    assert watched == [*first, *[("the environments", True)] * 3]
+
+
+# -- storage
+
+
+def test_saving_is_tried_again_after_a_pause_however_short_phases_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+    save = checkpoint.CheckpointStore.save
+
+    def failing(store: checkpoint.CheckpointStore, name: str, *rest: Any) -> None:
+        tried.append(name)
+        if len(tried) > 1 and not name.startswith("000000001024"):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        save(store, name, *rest)
+
+    monkeypatch.setattr(checkpoint.CheckpointStore, "save", failing)
+    more = TINY | {"algorithm.N_pi": 1, "algorithm.E_aux": 1}
+    found = dcpg.train("dcpg", "maze", preset="tiny", steps=1024, out=tmp_path / "run", settings=more, progress=False)
+    assert found.summary["status"] == "finished"
+    assert [name[:12] for name in tried] == ["000000000000", "000000000128", "000000001024"]
 
 
 # -- processes
+
+
+def test_processes_that_the_program_had_before_are_spared(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = subprocess.Popen(["sleep", "60"])
+    stop.spare_children()
+    after = subprocess.Popen(["sleep", "60"])
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    stop._end("The environment hangs.", 5)
+    assert (after.wait(), before.poll(), codes) == (-signal.SIGKILL, None, [5])
+    before.kill()
+    before.wait()
 
 
 STOPPED = """
