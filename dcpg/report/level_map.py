@@ -38,7 +38,8 @@ def level_map(comparison: Comparison, game: str) -> dict[str, Any] | None:
         return None
     per_level = {label: _training_levels(comparison.runs(label, game)) for label in comparison.labels}
     per_level = {label: found for label, found in per_level.items() if found}
-    levels = sorted({level for found in per_level.values() for level in found})[:MOST]
+    played = sorted({level for found in per_level.values() for level in found})
+    levels = played[:MOST]
     if not levels:
         return None
     returns = {
@@ -51,11 +52,12 @@ def level_map(comparison: Comparison, game: str) -> dict[str, Any] | None:
     mode = comparison.runs(next(iter(per_level)), game)[0].config.env.mode
     return {
         "levels": levels,
+        "more": len(played) - len(levels),  # that were played and are not shown
         "returns": returns,
         "nobody": nobody,
         "unseen": unseen,
         "analysed": sorted(
-            label for label in per_level if any("levels" in r.analyses for r in comparison.runs(label, game))
+            label for label in per_level if all("levels" in r.analyses for r in comparison.runs(label, game))
         ),
         "sheet": {"columns": COLUMNS, "size": SIZE, "of": shown, "image": _sheet(game, mode, tuple(shown))},
     }

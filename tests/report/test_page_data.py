@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dcpg.methods import METHODS
-from dcpg.report import page_data
+from dcpg.report import level_map, page_data
 from dcpg.report import write as making
 from dcpg.report.write import write_report
 from tests import synthetic
@@ -97,3 +97,22 @@ def test_curves_on_unseen_levels_that_were_not_always_played(tmp_path: Path) -> 
     last = [row[2]["train_return"] - row[2]["test_return"] for row in rows]
     assert found["gap"]["mean"] == pytest.approx([rows[0][1]["train_return"] - rows[0][1]["test_return"], mean(last)])
     assert found["test"]["mean"][0] == pytest.approx(rows[0][1]["test_return"])
+
+
+def test_the_map_says_how_many_levels_it_does_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And that every level was played only if that is so of each seed."""
+    analysis = {"analysis": "levels", "train": {"levels": [0, 1], "returns": [1.0, 2.0]}}
+    for seed in (0, 1):
+        run = synthetic.some(tmp_path / "runs" / f"{seed}", "dcpg", seed=seed)
+        if seed == 0:
+            (run.path / "analysis").mkdir()
+            found = analysis | {"steps": 2048, "test": {"levels": [1000, 1001], "returns": [0.0, 3.0]}}
+            found |= {"method": "dcpg", "game": "bigfish", "seed": 0}
+            (run.path / "analysis" / "levels.json").write_text(json.dumps(found))
+    monkeypatch.setattr(level_map, "MOST", 3)
+    write_report([tmp_path / "runs"], tmp_path / "out", pictures=False)
+    data = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert data["problems"] == []
+    shown = data["levels"]["bigfish"]
+    assert (shown["levels"], shown["more"], shown["analysed"]) == ([0, 1, 2], 2, [])
+    assert [entry["level"] for entry in shown["unseen"]["dcpg"]] == [1000, 1001]

@@ -350,7 +350,7 @@
 
   // -- levels
   if (Object.keys(D.levels).length) {
-    const part = section("levels", "Levels", "Every training level by its first frame, coloured by the mean return on it. A cross marks levels on which no method earned anything. Choose one to see it.");
+    const part = section("levels", "Levels", "Training levels by their first frames, coloured by the mean return on it. A cross marks levels on which no method earned anything. Choose one to see it.");
     const games = D.games.filter((g) => D.levels[g.id]);
     const game = select("level-game", "game", games.map((g) => [g.id, g.title]), games[0].id, () => refresh(true));
     const holder = el("span");
@@ -407,7 +407,7 @@
       const i = level === null ? -1 : found.levels.indexOf(level);
       if (i < 0) {
         const count = found.nobody.length;
-        side.replaceChildren(el("p", {}, `${found.levels.length} levels. ${count ? `On ${count} of them no method earned anything in these episodes${count <= 20 ? `: ${found.nobody.join(", ")}` : ""}.` : "Each was solved by some method."}`),
+        side.replaceChildren(el("p", {}, `${found.more ? `The first ${found.levels.length} of ${thousands(found.levels.length + found.more)} levels that were played` : `${found.levels.length} levels`}. ${count ? `On ${count} of them no method earned anything in these episodes${count <= 20 ? `: ${found.nobody.join(", ")}` : ""}.` : "Each was solved by some method."}`),
           el("p", { class: "note" }, found.analysed.length ? `Every level was played for: ${found.analysed.map((m) => methods.get(m).title).join(", ")}.` : "From the episodes of the newest evaluations; `dcpg analyse levels` plays every level."));
         return;
       }
