@@ -33,14 +33,8 @@ SOON = ("ppo", "dcpg", "ddcpg")
 
 
 def each(names: Iterable[str]) -> list[Any]:
-    """Parameters of a slow test: PPO and the paper's two methods at once, all others in the longer suite.
-
-    bfloat16 is there too: processors that do not have it take many times as long. So are stacked frames.
-    """
-    soon = {
-        name: name.split(",", maxsplit=1)[0] in SOON and not ("bf16" in name or "stacked" in name) for name in names
-    }
-    return [pytest.param(name, marks=() if now else pytest.mark.faults) for name, now in soon.items()]
+    """Parameters of a slow test: PPO and the paper's two methods at once, others and options in the longer suite."""
+    return [pytest.param(name, marks=() if name in SOON else pytest.mark.faults) for name in names]
 
 
 def declare(name: str, more: Mapping[str, Any] = MappingProxyType({}), **changes: Any) -> tuple[Method, Any]:

@@ -206,6 +206,7 @@ def test_cartpole_by_its_id(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert made.video.stat().st_size > 1_000
 
 
+@pytest.mark.faults
 def test_minigrid_trains_on_some_layouts_and_tests_on_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("minigrid")
     example = imported(DOCS / "examples/minigrid_levels.py", "minigrid_of_the_docs", monkeypatch)
@@ -226,6 +227,7 @@ def test_minigrid_trains_on_some_layouts_and_tests_on_others(monkeypatch: pytest
     assert run.record(levels="test").video.stat().st_size > 1_000
 
 
+@pytest.mark.faults
 def test_atari_with_stacked_frames(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("ale_py")
     example = imported(DOCS / "examples/ale_breakout.py", "ale_of_the_docs", monkeypatch)

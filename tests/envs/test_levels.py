@@ -196,6 +196,7 @@ def test_rewards_and_ends_are_those_of_the_levels_played_freely() -> None:
         assert [bool(s.dones[0]) for s in steps] == [False] * (len(steps) - 1) + [True]
 
 
+@pytest.mark.faults
 def test_a_run_scores_all_levels_and_then_replays(tmp_path: Path) -> None:
     quick = {"levels.seeds": "3,5,8,13", "evaluation.every": 1000, "evaluation.episodes": 1, "evaluation.max_steps": 5}
     run = dcpg.train("plr", game="leaper", preset="tiny", steps=128 * 24, out=tmp_path / "run", settings=quick)

@@ -92,6 +92,7 @@ def test_milestones_take_disk() -> None:
     assert with_them == pytest.approx(25 * weights)
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("name", ["dcpg", "ddcpg"])
 def test_the_bound_is_above_what_is_measured(name: str) -> None:
     """A real process with B full, at a size where frames and graphs count."""

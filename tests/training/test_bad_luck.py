@@ -233,6 +233,7 @@ lock.release()
 """
 
 
+@pytest.mark.faults
 def test_a_process_that_was_suspended_is_no_environment_that_hangs(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", STOPPED, str(tmp_path / "lock")], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -134,6 +134,7 @@ def test_one_seed_is_identical_and_two_seeds_are_not(tmp_path: Path) -> None:
     assert a["metrics.jsonl"] != c["metrics.jsonl"]
 
 
+@pytest.mark.faults
 def test_extending_a_finished_run_equals_a_longer_one(tmp_path: Path) -> None:
     for steps in (512, 896):
         dcpg.train("dcpg", game="starpilot", preset="tiny", steps=steps, out=tmp_path / str(steps), settings=TINY)
