@@ -46,17 +46,20 @@ def read(
 
 def with_common_values(records: list[Record]) -> list[Record]:
     """Runs of a plugin's method whose defaults were changed become variants of what most of its runs have."""
-    values: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    alike: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))  # method -> values -> each time
     for record in records:
-        if record.written.method_values and not METHODS.is_own(record.config.method):
-            values[record.config.method].append(record.written.method_values)
-    usual = {method: max(found, key=found.count) for method, found in values.items()}
-    return [
-        record
-        if record.written.method_values in (None, {}, usual.get(record.config.method))
-        else replace(record, written=replace(record.written, method_values=usual[record.config.method]))
-        for record in records
-    ]
+        found = record.written.method_values
+        if found and not METHODS.is_own(record.config.method):
+            alike[record.config.method][repr(sorted(found.items()))].append(found)
+    usual = {method: max(groups.values(), key=len)[0] for method, groups in alike.items()}
+
+    def named(record: Record) -> Record:
+        common = usual.get(record.config.method)
+        if common is None or record.written.method_values in (None, {}, common):
+            return record
+        return replace(record, written=replace(record.written, method_values=common))
+
+    return [named(record) for record in records]
 
 
 def told_apart(records: list[Record], problems: list[Problem]) -> list[Record]:

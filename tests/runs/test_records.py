@@ -345,5 +345,7 @@ def test_changed_defaults_of_a_plugins_method_make_a_variant(tmp_path: Path) -> 
             plain["init"] = None
 
         configured(other)(run)
+    own = of_a_stranger(tmp_path / "3", "x", 3, plugin=False)  # as with an encoder from a plugin
+    configured(lambda plain: plain.update(method_values={"algorithm.gamma": 0.9}))(own)
     records, _ = read([tmp_path])
-    assert [record.label for record in records] == ["mx", "mx [gamma=0.5]", "mx"]
+    assert [record.label for record in records] == ["mx", "mx [gamma=0.5]", "mx", "dcpg"]
