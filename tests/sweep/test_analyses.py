@@ -199,9 +199,11 @@ def attempt_of(root: Path, **changes: Any) -> Attempt:
 def test_the_process_of_a_run_makes_them(tmp_path: Path) -> None:
     """They are what `dcpg analyse` writes; a failed one leaves a trained run, which is not trained again."""
     run = tmp_path / "runs" / "starpilot-ddcpg-0"
-    run.mkdir(parents=True)
+    run.parent.mkdir()
+    outcome = run_attempt(dataclasses.replace(attempt_of(tmp_path), analyses=[]), lambda: False)
+    assert outcome.code == 0, outcome.last_lines
     (run / "analysis").write_text("in the way")
-    outcome = run_attempt(attempt_of(tmp_path), lambda: False)
+    outcome = run_attempt(attempt_of(tmp_path, train=False), lambda: False)
     assert outcome.code == 1
     last = outcome.last_lines.splitlines()[-1]
     assert last.startswith("dcpg: The run is trained, but not every analysis could be made. ood-actions: ")
