@@ -136,7 +136,7 @@ class GymnasiumEnv:
             raise
         except SystemExit as error:
             raise _asked_to_end("set_state", error) from error
-        except (OSError, ImportError, TimeoutError, ProcessTimeout) as error:  # what it needs is not there now
+        except (OSError, ImportError, ProcessTimeout) as error:  # what it needs is not there now
             alien = type(error) in (OSError, BadGzipFile) and isinstance(error, OSError) and error.errno is None
             if alien:  # as bz2 and gzip say that bytes are not theirs
                 raise ValueError(f"the environment's set_state failed: {printable(error)}") from error

@@ -183,7 +183,7 @@ def _curves(comparison: Comparison, label: str, game: str) -> dict[str, Any] | N
     if (gap := comparison.gap_curve(label, game)) is not None:
         found["gap"] = gap
     first = _points(found["train"])
-    curves = {name: _mean_std(c) | (_points(c) if _points(c) != first else {}) for name, c in found.items()}
+    curves = {name: _mean_std(c) | (own if (own := _points(c)) != first else {}) for name, c in found.items()}
     return {"game": game, "label": label, **first, **curves}
 
 

@@ -94,14 +94,14 @@ def _kinds(environments: list[Environment | None]) -> list[Any]:
             key = above[key]
         return key
 
-    def keys(own: Environment) -> list[Any]:
-        ids = (own.id, own.test_id)
-        return [(*ids, own.spaces), *((file, *in_any_folder(ids), own.spaces) for file in own.sha256)]
+    def place(own: Environment) -> Any:
+        return own.id, own.test_id, own.spaces
 
-    for own in environments:
-        for one, other in pairwise(keys(own) if own is not None else []):
+    for own in filter(None, environments):
+        names = in_any_folder((own.id, own.test_id))
+        for one, other in pairwise([place(own), *((file, names, own.spaces) for file in own.sha256)]):
             above[top(one)] = top(other)
-    return [top(keys(own)[0]) if own is not None else None for own in environments]
+    return [top(place(own)) if own is not None else None for own in environments]
 
 
 def _with_place(record: Record, kind: Any, names: dict[Any, str]) -> Record:

@@ -81,12 +81,10 @@ def variant_of(config: Config, preset_values: Mapping[str, Any], method_values: 
     """
     usual = _usual_values(config, preset_values, method_values)
     of_method = {name: value for name, value, _ in dotted(config) if name.startswith(_OF_THE_METHOD)}
-    ends = Counter(name.rsplit(".", 1)[-1] for name in of_method)  # a plugin's setting may end like a shared one
-    other = [
-        f"{end if ends[end := name.rsplit('.', 1)[-1]] == 1 else name}={value}"
-        for name, value in of_method.items()
-        if usual.get(name) != value
-    ]
+    ends = {name: name.rsplit(".", 1)[-1] for name in of_method}
+    times = Counter(ends.values())  # a plugin's setting may end like a shared one
+    shown = {name: end if times[end] == 1 else name for name, end in ends.items()}
+    other = [f"{shown[name]}={value}" for name, value in of_method.items() if usual.get(name) != value]
     return f"{config.method} [{', '.join(other)}]" if other else config.method
 
 

@@ -44,6 +44,7 @@ READABLE = (1, 2)
 
 
 NAME = re.compile(r"[0-9]{12}[a-z0-9.-]*")
+FIRST_CHECKPOINT = "000000000000-00.000.000000-00000"  # with which every run begins
 
 
 LONGEST_NAME = 100  # characters that count

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from dcpg.errors import BadInput, StorageFailed, Unavailable
+from dcpg.storage.checkpoint import FILE, FIRST_CHECKPOINT
 from dcpg.storage.files import AWAY, Unreadable, UnreadableNow, discard, dump, own_folder, read_json, write_atomic
 from dcpg.storage.lock import Lock
 from dcpg.storage.rows import Rows
 from dcpg.text import option, resume_call
 
 MOST_CONFIGURATION = 64_000_000  # bytes; enough for the longest list of levels
-# the first checkpoint, which a run that was killed at its start may have left, and the files in it
-FIRST = re.compile(r"(\.tmp-)?000000000000-00\.000\.000000-00000")
-INSIDE = re.compile(r"(\.tmp-)?((state|manifest)\.json|(weights|adam)\.safetensors|collector(\.rank[0-9]+)?\.zst)")
 
 
 class RunDirectory:
@@ -95,8 +92,9 @@ class RunDirectory:
         inside = list(place.iterdir())
         if place.name == "shared":
             return not inside
-        return FIRST.fullmatch(place.name) is not None and all(
-            INSIDE.fullmatch(one.name) and one.is_file() and not one.is_symlink() for one in inside
+        return place.name.removeprefix(".tmp-") == FIRST_CHECKPOINT and all(
+            _is_of_a_checkpoint(one.name.removeprefix(".tmp-")) and one.is_file() and not one.is_symlink()
+            for one in inside
         )
 
     def _unwritable(self, error: OSError) -> BadInput:
@@ -187,3 +185,7 @@ class RunDirectory:
             write_atomic(path, dump(value, indent=2))
         except OSError as error:
             raise StorageFailed(f"{path} cannot be written ({error}).") from None
+
+
+def _is_of_a_checkpoint(name: str) -> bool:
+    return name == "manifest.json" or FILE.fullmatch(name) is not None

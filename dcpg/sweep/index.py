@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET
 
 from dcpg.errors import OutOfMemory, Stopped, StorageFailed
-from dcpg.storage.checkpoint import position
+from dcpg.storage.checkpoint import FIRST_CHECKPOINT, position
 from dcpg.storage.files import AWAY, FORBIDDEN, dump, read_regular, write_atomic
 from dcpg.storage.rows import MOST_ROWS, Event, Rows
 
@@ -25,7 +25,6 @@ MAX_FAILURES = 3  # in a row without progress, after which a run is given up
 MAX_LOST = 10  # the same for attempts that ended by no fault of the run
 # the worker or node was lost, the result could not be seen yet, or the attempt was asked to stop
 NOT_ITS_FAULT = (None, 0, Stopped.exit_code)
-FIRST_CHECKPOINT = "000000000000-00.000.000000-00000"  # every run begins with it, so it is no progress
 MISSING: dict[str, Any] = {"code": None, "place": "", "last_lines": ""}  # of a row that does not have them
 
 
@@ -36,7 +35,7 @@ class RunHistory:
     attempts: int = 0
     failures: int = 0  # in a row, without progress
     lost: int = 0  # attempts in a row without progress that ended by no fault of the run
-    checkpoint: str = FIRST_CHECKPOINT  # the newest one that any attempt has left
+    checkpoint: str = FIRST_CHECKPOINT  # the newest one that any attempt has left; the first is no progress
     failed: bool = False
     finished: bool = False
     code: int | None = None  # of the last attempt

@@ -67,8 +67,10 @@ class Saver:
     def save(self, final: bool = False) -> None:
         """Save now. A failed write is a warning; repeated failures end the run."""
         self.algorithm.stepper.check_finite(self.algorithm.cursor)
-        if not final and not any(self.ranks.any(not self._failures or self.due())):
-            return  # the storage may be back after a pause; phases may be shorter than that
+        if not final:
+            (is_time,) = self.ranks.any(not self._failures or self.due())
+            if not is_time:  # the storage may be back after a pause; phases may be shorter than that
+                return
         tries = SAVE_TRIES if final else 1
         for attempt in range(tries):
             try:

@@ -183,9 +183,11 @@ def _other_pictures(written: Written, trainer: Trainer) -> dict[str, Any]:
 def _other_environment(written: Written, maker: EnvMaker | None, trainer: Trainer) -> dict[str, Any]:
     """What config.json adds when your own environment is another one than so far, or was moved or changed."""
     before = written.environment
-    if maker is None or before is None or before.resumed_with(maker) == before:
+    if maker is None or before is None:
         return {}
-    if trainer.algorithm.cursor.rollout >= trainer.config.rollouts:  # nothing is left to play
+    after = before.resumed_with(maker)
+    is_over = trainer.algorithm.cursor.rollout >= trainer.config.rollouts  # nothing is left to play
+    if after == before or is_over:
         return {}
     if not before.is_same(maker):
         was, now = (" and ".join(printable(id_) for id_ in ids if id_) for ids in (before.ids, maker.ids))
@@ -197,7 +199,7 @@ def _other_environment(written: Written, maker: EnvMaker | None, trainer: Traine
             f"{printable(maker.id)} was changed since this run was trained on it: it goes on with the environment as "
             "it is now, and reports say so."
         )
-    return {ENVIRONMENT: before.resumed_with(maker).plain()}
+    return {ENVIRONMENT: after.plain()}
 
 
 def _close(env: VectorEnv) -> None:
