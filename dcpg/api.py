@@ -258,6 +258,8 @@ def evaluate(
 def _show_differences(written: Written, maker: EnvMaker | None, show: Show) -> None:
     """Say if an agent is played otherwise than it was trained."""
     before = written.environment
+    if maker is not None and maker.test_id is None and before is not None:
+        before = before.training_alone()
     if maker is not None and before is not None and (before.changed(maker) or not before.is_same(maker)):
         changed = " as it was then" if before.is_same(maker) else ""
         show(f"This agent was trained on {before.ids[0]}{changed}; now it plays {maker.id}.")

@@ -312,6 +312,13 @@ class Environment:
         """Of the environment that the run was trained on last."""
         return self.later[-1] if self.later else (self.id, self.test_id)
 
+    def training_alone(self) -> Environment:
+        """The same without unseen levels; the hash of several files says nothing of one of them."""
+        id_, test_id = self.ids
+        is_one_file = test_id is None or test_id.rpartition(":")[0] == id_.rpartition(":")[0]
+        later = tuple((one, None) for one, _ in self.later)
+        return replace(self, test_id=None, later=later, sha256=self.sha256 if is_one_file else ())
+
     def is_same(self, maker: EnvMaker) -> bool:
         """Whether an environment is the one that the run was trained on last: of that place, or the same files."""
         return maker.ids == self.ids or (
@@ -326,7 +333,8 @@ class Environment:
 
     def resumed_with(self, maker: EnvMaker) -> Environment:
         """The same with what is new of an environment that the run goes on with; one that was moved has a new place."""
-        hashes = (*self.sha256, maker.sha256) if self.changed(maker) else self.sha256
+        is_new = maker.sha256 and maker.sha256 not in self.sha256[-1:]  # a run of an older release has none
+        hashes = (*self.sha256, maker.sha256) if is_new else self.sha256
         if not self.is_same(maker):
             return replace(self, sha256=hashes, later=(*self.later, maker.ids))
         if self.later:

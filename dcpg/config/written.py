@@ -40,11 +40,12 @@ from dcpg.methods.drac import DrAC
 from dcpg.methods.plugins import TABLES, changed, find_method, load_everything, missing, parse_used, used
 from dcpg.settings import Section, dotted
 from dcpg.storage.rundir import RunDirectory
-from dcpg.text import printable, say
+from dcpg.text import LONGEST, printable, say
 
 EXPORT = "export"  # the key that makes a folder an export, and says which weights it holds
 PROCGEN, LATER = "procgen", "procgen_later"  # the library at the start, and others after a resume
 ENVIRONMENT, PLUGINS = "environment", "plugins"  # the user's own
+MOST_VALUES, LONGEST_VALUE = 500, 10_000  # of the values that a preset or a method sets; characters of one
 LONG = 500  # characters of a setting that a checkpoint does not repeat
 BESIDES = (  # in the file besides settings
     "schema", "preset_values", "init", "versions", PROCGEN, LATER, ENVIRONMENT, PLUGINS, "method_values", "explained",
@@ -94,6 +95,8 @@ def parse_written(plain: Mapping[str, Any], where: Path | str = "config.json", c
         plugins = parse_used(today.get(PLUGINS) or [])
         environment = today.get(ENVIRONMENT)
         own = Environment.parse(environment) if environment is not None else None
+        preset = _table(today.get("preset_values", {}), "preset_values")
+        method_values = _with_tuples(_table(today.get("method_values") or {}, "method_values"))
         config = _config(today, plugins, code)
         if own is not None and config.game != OWN + own.name:
             raise BadInput(f"game is {printable(config.game)}, the environment's name {printable(own.name)}.")
@@ -101,27 +104,32 @@ def parse_written(plain: Mapping[str, Any], where: Path | str = "config.json", c
         raise BadInput(f"{where}: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise BadInput(f"{where} is not a run's configuration ({type(error).__name__}: {error}).") from None
-    versions, preset, init = today.get("versions"), today.get("preset_values", {}), today.get("init")
-    if not isinstance(preset, dict):
-        raise BadInput(f"{where}: preset_values is {preset!r}, not a table of settings.")
+    versions, init = today.get("versions"), today.get("init")
     return Written(
         plain=dict(plain),
         config=config,
-        preset_values=dict(preset),
+        preset_values=preset,
         init=str(init) if init else None,
         versions={str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {},
         libraries=_libraries(today, where),
         environment=own,
         plugins=plugins,
-        method_values=_table(today.get("method_values") or {}, "method_values", where),
+        method_values=method_values,
         explained=_printable_text(today.get("explained") or ""),
     )
 
 
-def _table(found: Any, key: str, where: Path | str) -> dict[str, Any]:
-    if not isinstance(found, dict):
-        raise BadInput(f"{where}: {key} is {printable(found)!r}, not a table of settings.")
-    return {str(name): tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+def _table(found: Any, key: str) -> dict[str, Any]:
+    if not isinstance(found, dict) or len(found) > MOST_VALUES:
+        raise BadInput(f"{key} is {printable(found)!r}, not a table of settings.")
+    for name, value in found.items():
+        if len(name) > LONGEST or len(str(value)) > LONGEST_VALUE:
+            raise BadInput(f"{key} has {printable(name, 40)}, which is longer than a setting.")
+    return dict(found)
+
+
+def _with_tuples(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
 
 
 def _printable_text(found: Any) -> str:
@@ -246,7 +254,7 @@ class _Values(Section):
         taken = {*dir(cls), "self"}
         if not isinstance(plain, dict) or not all(name.isidentifier() and name not in taken for name in plain):
             raise BadInput("algorithm is not a table of settings.")
-        values = {name: tuple(v) if isinstance(v, list) else v for name, v in plain.items()}
+        values = _with_tuples(_table(plain, "algorithm"))
         if not all(isinstance(v, bool | int | float | str | tuple | None) for v in values.values()):
             raise BadInput("algorithm has values that are no settings.")
         kind = dataclasses.make_dataclass("_Values", [(name, Any) for name in values], bases=(cls,), frozen=True)

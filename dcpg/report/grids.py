@@ -207,14 +207,16 @@ class Grid:
 
 def _reachable(settings: list[Setting], start: Setting) -> set[Setting]:
     """The settings that differ from one another in a single value, step by step from `start`."""
-    plain = {s: {"steps": s.steps, **dict(s.levels), **dict(s.rest)} for s in [start, *settings]}
-    found, left = [start], [s for s in settings if s != start]
-    for one in found:  # which grows meanwhile
-        mine = plain[one]
-        near = [s for s in left if sum(mine.get(n) != plain[s].get(n) for n in {*mine, *plain[s]}) == 1]
-        found += near
-        left = [s for s in left if s not in near]
-    return set(found)
+
+    def plain(s: Setting) -> dict[str, Any]:
+        return {"steps": s.steps, **dict(s.levels), **dict(s.rest)}
+
+    found, left = [(start, plain(start))], [(s, plain(s)) for s in settings if s != start]
+    for _, mine in found:  # which grows meanwhile
+        differences = [sum(mine.get(n) != other.get(n) for n in {*mine, *other}) for _, other in left]
+        found += [one for one, count in zip(left, differences, strict=True) if count == 1]
+        left = [one for one, count in zip(left, differences, strict=True) if count != 1]
+    return {s for s, _ in found}
 
 
 def _varied(rows: list[Row]) -> list[str]:

@@ -18,6 +18,7 @@ from dcpg.report.comparison import Comparison
 from dcpg.runs.records import Record
 
 MOST = 200  # levels of a map
+MOST_DRAWN = 1000  # levels whose first frames are drawn
 COLUMNS = 20  # of a sheet of first frames
 SIZE = 64  # pixels of a first frame
 ENDS = 8  # hardest and easiest unseen levels that are shown
@@ -48,7 +49,8 @@ def level_map(comparison: Comparison, game: str) -> dict[str, Any] | None:
     }
     nobody = [level for level in levels if all(max(found.get(level, [0.0])) <= 0 for found in per_level.values())]
     unseen = {label: ends for label in comparison.labels if (ends := _unseen(comparison.runs(label, game)))}
-    shown = sorted({*levels, *(entry["level"] for ends in unseen.values() for entry in ends)})
+    wanted = dict.fromkeys((*levels, *(entry["level"] for ends in unseen.values() for entry in ends)))
+    shown = sorted(list(wanted)[:MOST_DRAWN])
     mode = comparison.runs(next(iter(per_level)), game)[0].config.env.mode
     return {
         "levels": levels,

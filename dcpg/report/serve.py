@@ -17,6 +17,7 @@ from typing import Any
 from dcpg.errors import BadInput, DcpgError
 from dcpg.report.write import Report
 from dcpg.runs.folders import walk
+from dcpg.runs.records import FILES, PUBLISHED
 from dcpg.storage.files import read_regular
 from dcpg.text import printable, say
 
@@ -32,7 +33,8 @@ WAITING = (
 MOST_BYTES = 2**31  # of a file
 MOST = 32  # connections at once, each with a thread
 PATIENCE = 30.0  # seconds for a connection, from its first byte to the last one of the answer
-WATCHED = ("eval.jsonl", "config.json", "replay.mp4", "ood-actions.json", "levels.json")
+# metrics.jsonl has a new row with every rollout, and what a report takes from it changes with few of them
+WATCHED = {Path(name).name for name in (*FILES, PUBLISHED, "replay.mp4")} - {"metrics.jsonl"}
 
 
 class ReportServer(ThreadingHTTPServer):
@@ -203,7 +205,7 @@ def file_states(directories: Sequence[Path]) -> list[tuple[str, int, int]]:
     for top in directories:
         for folder, below, files in walk(top):
             below[:] = [name for name in below if name not in ("checkpoints", "milestones", "tb")]
-            for name in set(files) & set(WATCHED):
+            for name in WATCHED.intersection(files):
                 path = Path(folder) / name
                 try:
                     state = path.stat()

@@ -14,8 +14,8 @@ from dcpg.config.environments import EnvMaker, maker_for
 from dcpg.config.schema import Config
 from dcpg.config.written import read_written, warn_of_plugins
 from dcpg.core.actor import Actor, sample_actions
-from dcpg.envs.base import Spaces
-from dcpg.errors import BadInput, NoValidCheckpoint
+from dcpg.envs.base import NUMBERS, Spaces
+from dcpg.errors import BadInput, NoValidCheckpoint, NumericalFailure
 from dcpg.machine.automatic import settled
 from dcpg.machine.devices import device_of, prepare
 from dcpg.machine.needs import check_address_space
@@ -67,14 +67,23 @@ class Agent:
 
         Returns:
             The environment's own number of the action, or an array of them for a batch.
+
+        Raises:
+            BadInput: The observation has another shape or type than the agent was trained with.
         """
         observation = np.asarray(observation)
         shapes = (self.spaces.raw_shape, self.shape)  # as the environment gives it, or as the networks see it
         single = observation.shape in shapes
         batch = observation[None] if single else observation
-        if batch.shape[1:] not in shapes:
+        if batch.shape[1:] not in shapes or not len(batch):
             raise BadInput(f"An observation has shape {self.spaces.raw_shape}; got {observation.shape}.")
+        found, wanted = batch.dtype, self.spaces.dtype
+        if found.kind not in NUMBERS or not (wanted.kind == "f" or np.can_cast(found, wanted, "safe")):
+            raise BadInput(f"An observation has the type {wanted}; got {found}.")
+        batch = batch.astype(wanted, copy=False)
         log_policy = self.actor.log_policy(batch if batch.shape[1:] == self.shape else self.spaces.arrange(batch))
+        if log_policy.isnan().any():
+            raise NumericalFailure("The policy is not finite for this observation; does it have numbers that are not?")
         if greedy:
             actions = log_policy.argmax(1)
         else:
@@ -96,7 +105,7 @@ def load_agent(directory: str | Path, at: int | None = None, maker: EnvMaker | N
     warn_of_plugins(written)
     config, spaces = written.config, written.spaces
     torch.set_num_threads(config.machine.threads)
-    moment = find(run, config, at)
+    moment = find(run, written, at)
     if spaces is None:
         if maker is None:
             maker_for(config.game, None, None, None, f"load {directory}")  # says what is missing

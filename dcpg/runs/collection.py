@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,26 +40,36 @@ def read(
             continue
         problems += [Problem(path, note) for note in notes]
         records.append(record)
-    records = with_common_values(records)
+    records = with_common_values(records, problems)
     return without_duplicates(told_apart(without_copies(records, problems), problems), problems), problems
 
 
-def with_common_values(records: list[Record]) -> list[Record]:
-    """Runs of a plugin's method whose defaults were changed become variants of what most of its runs have."""
-    alike: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))  # method -> values -> each time
+def with_common_values(records: list[Record], problems: list[Problem]) -> list[Record]:
+    """Runs of a plugin's method whose defaults were changed become variants of what most of its runs have.
+
+    The defaults of a method are those of a preset too, so that each preset has its own.
+    """
+
+    def kind(record: Record) -> tuple[str, ...]:
+        return record.config.method, record.config.preset, repr(sorted(record.written.preset_values.items()))
+
+    alike: dict[Any, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))  # kind -> values -> each time
     for record in records:
         found = record.written.method_values
         if found and not METHODS.is_own(record.config.method):
-            alike[record.config.method][repr(sorted(found.items()))].append(found)
-    usual = {method: max(groups.values(), key=len)[0] for method, groups in alike.items()}
-
-    def named(record: Record) -> Record:
-        common = usual.get(record.config.method)
-        if common is None or record.written.method_values in (None, {}, common):
-            return record
-        return replace(record, written=replace(record.written, method_values=common))
-
-    return [named(record) for record in records]
+            alike[kind(record)][repr(sorted(found.items()))].append(found)
+    usual = {of: max(groups.values(), key=len)[0] for of, groups in alike.items()}
+    named = list[Record]()
+    for record in records:
+        common = usual.get(kind(record))
+        if common is not None and record.written.method_values not in (None, {}, common):
+            record = replace(record, written=replace(record.written, method_values=common))
+        try:
+            record.check_label()
+            named.append(record)
+        except BadInput as error:
+            problems.append(Problem(record.path, f"left out: {error}"))
+    return named
 
 
 def told_apart(records: list[Record], problems: list[Problem]) -> list[Record]:
@@ -69,17 +79,21 @@ def told_apart(records: list[Record], problems: list[Problem]) -> list[Record]:
     between two runs are, too, since most changes alter no game; the runs are named.
     """
     kinds = _kinds([record.written.environment for record in records])
-    names: dict[str, dict[Any, str]] = defaultdict(dict)  # game -> the environments of this name
+    owns: dict[str, dict[Any, Environment | None]] = defaultdict(dict)  # game -> the environments of this name
     first: dict[Any, tuple[str, Path]] = {}  # environment -> the hash of its files in the first run, and that run
     for record, kind in zip(records, kinds, strict=True):
         own, game = record.written.environment, record.config.game
         if game.startswith(OWN):
-            names[game].setdefault(kind, printable(own.id) if own is not None else "not recorded")
+            owns[game].setdefault(kind, own)
         if own is not None and own.sha256:
             files, path = first.setdefault((game, kind), (own.sha256[0], record.path))
             if own.sha256[0] != files:
                 problems.append(Problem(record.path, f"its environment was changed since {path} was trained"))
-    return [_with_place(record, kind, names[record.config.game]) for record, kind in zip(records, kinds, strict=True)]
+    names = {game: _names(found) for game, found in owns.items() if len(found) > 1}
+    return [
+        replace(record, game=f"{game} ({names[game][kind]})") if (game := record.config.game) in names else record
+        for record, kind in zip(records, kinds, strict=True)
+    ]
 
 
 def _kinds(environments: list[Environment | None]) -> list[Any]:
@@ -91,27 +105,39 @@ def _kinds(environments: list[Environment | None]) -> list[Any]:
 
     def top(key: Any) -> Any:
         while above.setdefault(key, key) != key:
+            above[key] = above[above[key]]  # so that ways stay short
             key = above[key]
         return key
 
-    def place(own: Environment) -> Any:
-        return own.id, own.test_id, own.spaces
-
     for own in filter(None, environments):
         names = in_any_folder((own.id, own.test_id))
-        for one, other in pairwise([place(own), *((file, names, own.spaces) for file in own.sha256)]):
-            above[top(one)] = top(other)
-    return [top(place(own)) if own is not None else None for own in environments]
+        for file in own.sha256:
+            above[top((file, names, own.spaces))] = top(_place(own))
+    return [top(_place(own)) if own is not None else None for own in environments]
 
 
-def _with_place(record: Record, kind: Any, names: dict[Any, str]) -> Record:
-    """The run, with the place of its environment behind the game if others have the same name."""
-    if len(names) < 2:
-        return record
-    own, name = record.written.environment, names[kind]
-    if list(names.values()).count(name) > 1 and own is not None:
-        name += f", tested on {printable(own.test_id)}, {own.spaces}"
-    return replace(record, game=f"{record.config.game} ({name})")
+def _place(own: Environment) -> tuple[Any, ...]:
+    return own.id, own.test_id, own.spaces
+
+
+def _names(environments: dict[Any, Environment | None]) -> dict[Any, str]:
+    """A name for each environment, no two the same: its id, what it is tested on, and at last a hash of all that."""
+    found = {kind: printable(own.id) if own is not None else "not recorded" for kind, own in environments.items()}
+    for more in (_tested, _hash):
+        times = Counter(found.values())
+        found = {
+            kind: name + more(own) if times[name] > 1 and (own := environments[kind]) is not None else name
+            for kind, name in found.items()
+        }
+    return found
+
+
+def _tested(own: Environment) -> str:
+    return f", tested on {printable(own.test_id)}, {own.spaces}"
+
+
+def _hash(own: Environment) -> str:
+    return f", {hashlib.sha256(repr(_place(own)).encode(errors='backslashreplace')).hexdigest()[:12]}"
 
 
 def without_duplicates(records: list[Record], problems: list[Problem]) -> list[Record]:

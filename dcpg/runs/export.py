@@ -60,7 +60,7 @@ def write(
     if not own:
         need("video", "The export's video")
     agent = load_agent(directory, at) if written.spaces is not None else None
-    moment = agent.moment if agent is not None else find(run, written.config, at)
+    moment = agent.moment if agent is not None else find(run, written, at)
     public = parse_written(public_config(written))
     files = {
         WEIGHTS: _checked(moment, directory),

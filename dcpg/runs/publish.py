@@ -11,12 +11,11 @@ from dcpg.config.written import parse_written
 from dcpg.errors import BadInput, StorageFailed
 from dcpg.runs.export import check_replaceable, public_config, replacing_folder
 from dcpg.runs.folders import run_directories
-from dcpg.runs.records import MOST_NOTES, PUBLISHED, STIFFNESS, read_run
+from dcpg.runs.records import MOST_ANALYSIS, MOST_NOTES, PUBLISHED, STIFFNESS, read_run
 from dcpg.storage.files import dump, read_json, read_regular, write_durable
 from dcpg.storage.rows import MOST_ROWS, Metrics, Row, Timing, first_rows, read
 from dcpg.storage.rundir import RunDirectory
 
-MOST_MARK = 1_000  # bytes
 ROWS = 50  # of metrics.jsonl and of timing.jsonl that are kept by default
 WHOLE = ("summary.json", "analysis/levels.json", "analysis/ood-actions.json")  # copied as they are
 FILES = {PUBLISHED, "config.json", "eval.jsonl", "metrics.jsonl", "timing.jsonl", "analysis", *WHOLE}
@@ -74,7 +73,7 @@ def publish(
 
 
 def _is_published(folder: Path) -> bool:
-    return "kept_rows" in read_json(folder / PUBLISHED, MOST_MARK)
+    return "kept_rows" in read_json(folder / PUBLISHED, MOST_ANALYSIS)
 
 
 def _contents(path: Path, rows: int) -> tuple[dict[str, bytes], list[str]]:

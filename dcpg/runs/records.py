@@ -81,6 +81,11 @@ class Record:
         variant = variant_of(self.config, self.written.preset_values, self.written.method_values)
         return f"{variant} [init]" if self.written.init else variant
 
+    def check_label(self) -> None:
+        """Refuse a run whose name no table could show."""
+        if len(self.label) > LONGEST_LABEL:
+            raise BadInput(f"config.json: the variant {printable(self.label)!r} has {len(self.label):,} characters.")
+
     @property
     def steps(self) -> int:
         """The steps at the newest evaluation."""
@@ -113,8 +118,7 @@ def read_run(path: Path) -> tuple[Record, list[str]]:
     analyses = _analyses(run, config, evaluations[-1].steps if evaluations else 0, notes)
     found = Record(path, written, evaluations, _measurements(run, config, notes), analyses)
     notes += [note for note in _noted_before(path) if note not in notes]
-    if len(found.label) > LONGEST_LABEL:
-        raise BadInput(f"config.json: the variant {printable(found.label)!r} has {len(found.label):,} characters.")
+    found.check_label()
     return found, notes
 
 

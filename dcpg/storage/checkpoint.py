@@ -44,6 +44,7 @@ READABLE = (1, 2)
 
 
 NAME = re.compile(r"[0-9]{12}[a-z0-9.-]*")
+SET_ASIDE = "damaged-"  # what the name of a damaged one begins with
 FIRST_CHECKPOINT = "000000000000-00.000.000000-00000"  # with which every run begins
 
 
@@ -185,8 +186,8 @@ class CheckpointStore:
         self.prune()
 
     def _set_aside(self, name: str) -> None:
-        discard(self.root / f"damaged-{name}")
-        os.replace(self.root / name, self.root / f"damaged-{name}")
+        discard(self.root / f"{SET_ASIDE}{name}")
+        os.replace(self.root / name, self.root / f"{SET_ASIDE}{name}")
 
     def prune(self) -> None:
         """Keep the newest checkpoints, the last one at a phase's end, and their shared files."""
@@ -208,7 +209,7 @@ class CheckpointStore:
                     self._known.pop(path.name, None)
                     self._remove(path)
         if len(keep) >= self.kept:
-            for path in self.root.glob("damaged-*"):
+            for path in self.root.glob(f"{SET_ASIDE}*"):
                 discard(path)
 
     def _remove(self, path: Path) -> None:

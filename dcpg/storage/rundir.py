@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dcpg.errors import BadInput, StorageFailed, Unavailable
-from dcpg.storage.checkpoint import FILE, FIRST_CHECKPOINT
+from dcpg.storage.checkpoint import FILE, FIRST_CHECKPOINT, SET_ASIDE
 from dcpg.storage.files import AWAY, Unreadable, UnreadableNow, discard, dump, own_folder, read_json, write_atomic
 from dcpg.storage.lock import Lock
 from dcpg.storage.rows import Rows
@@ -34,6 +34,12 @@ class RunDirectory:
         self.timing = Rows(path / "timing.jsonl", writes)
         self.lock = Lock(path / "lock")
         self._made = self._created = False
+
+    @property
+    def _folders(self) -> tuple[Path, ...]:
+        """Those that a run and its commands write into: none may be a link."""
+        shared, wandb = self.checkpoints / "shared", self.path / "wandb"
+        return self.checkpoints, shared, self.milestones, self.tensorboard, self.analysis, wandb
 
     @property
     def writes(self) -> bool:
@@ -73,16 +79,17 @@ class RunDirectory:
                 f"{self.path} already holds a run; continue it with {resume_call(self.path)} or choose another "
                 f"{option('out')}."
             )
-        if self.checkpoints.is_symlink() or (self.checkpoints.exists() and not self.checkpoints.is_dir()):
-            raise BadInput(f"{self.checkpoints} is a link or a file; choose another {option('out')}.")
+        for folder in self._folders:
+            if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+                raise BadInput(f"{folder} is a link or a file; choose another {option('out')}.")
         for place in self.checkpoints.iterdir() if self.checkpoints.is_dir() else ():
             if not self._is_left_over(place):
                 raise BadInput(f"{place} already exists, from something else; choose another {option('out')}.")
         files = (self.metrics.path, self.evaluations.path, self.timing.path, self.summary, self.lock.path)
-        of_commands = (self.path / "curves.png", self.path / "replay.mp4", self.milestones, self.analysis)
-        for path in (*files, *of_commands):
-            is_ours = self.lock.is_ours() if path == self.lock.path else path.is_dir() and not any(path.iterdir())
-            if os.path.lexists(path) and not is_ours:
+        taken = [path for path in (*files, self.path / "curves.png", self.path / "replay.mp4") if os.path.lexists(path)]
+        taken += [path for path in (self.milestones, self.analysis) if path.is_dir() and any(path.iterdir())]
+        for path in taken:
+            if path != self.lock.path or not self.lock.is_ours():
                 raise BadInput(f"{path} already exists, from a run or something else; choose another {option('out')}.")
 
     def _is_left_over(self, place: Path) -> bool:
@@ -92,7 +99,7 @@ class RunDirectory:
         inside = list(place.iterdir())
         if place.name == "shared":
             return not inside
-        return place.name.removeprefix(".tmp-") == FIRST_CHECKPOINT and all(
+        return place.name.removeprefix(".tmp-").removeprefix(SET_ASIDE) == FIRST_CHECKPOINT and all(
             _is_of_a_checkpoint(one.name.removeprefix(".tmp-")) and one.is_file() and not one.is_symlink()
             for one in inside
         )
@@ -157,9 +164,8 @@ class RunDirectory:
             found = False
         if not found:
             raise BadInput(f"There is no run at {self.path}.")
-        folders = (self.checkpoints, self.checkpoints / "shared", self.milestones, self.tensorboard, self.analysis)
         try:
-            links = [part for part in (*folders, self.path / "wandb", self.lock.path) if part.is_symlink()]
+            links = [part for part in (*self._folders, self.lock.path) if part.is_symlink()]
         except OSError as error:  # a folder that may not be entered
             kind = Unavailable if error.errno in AWAY else BadInput
             raise kind(f"{error.filename} cannot be read ({error.strerror}).") from None

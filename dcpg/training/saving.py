@@ -10,8 +10,7 @@ from typing import Any
 
 from dcpg.config.command import started_by
 from dcpg.config.schema import Config
-from dcpg.config.written import changed_settings, decisive_settings, digest, versions
-from dcpg.config.written import fingerprint as fingerprint_of
+from dcpg.config.written import decisive_settings, digest, versions
 from dcpg.core.algorithm import Algorithm
 from dcpg.core.cursor import Cursor
 from dcpg.core.state import Stateful
@@ -22,8 +21,9 @@ from dcpg.ranks import Ranks
 from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged, Manifest
 from dcpg.storage.rows import Rows, count_lines, first_rows, parse_rows, read_rows
 from dcpg.storage.rundir import RunDirectory
-from dcpg.text import counted, for_audience, printable
+from dcpg.text import counted, for_audience
 from dcpg.training.evaluations import Evaluations
+from dcpg.training.owner import Foreign, Owner, not_as_made
 from dcpg.training.state import STRANGE, from_schema_1, pack, read_plain, unpack
 
 SAVE_TRIES = 5  # failed saves in a row before the run gives up
@@ -47,7 +47,7 @@ class Saver:
         needs: Needs,
     ) -> None:
         self.resume_command = resume_command
-        self.config, self.fingerprint, self.directory, self.ranks = config, fingerprint, directory, ranks
+        self.config, self.owner, self.directory, self.ranks = config, Owner(config, fingerprint), directory, ranks
         self.parts, self.algorithm, self.evaluations, self.warn = parts, algorithm, evaluations, warn
         self.store = CheckpointStore(directory.checkpoints, ranks=ranks, most=needs.checkpoint, warn=warn)
         self.most_states = needs.states
@@ -115,7 +115,7 @@ class Saver:
         settings = decisive_settings(self.config)  # for the message if config.json is changed
         meta = {
             "method": self.config.method,
-            "config": self.fingerprint,
+            "config": self.owner.fingerprint,
             "settings": settings,
             "settings_sha256": digest(settings),
             "steps": self.steps,
@@ -133,13 +133,12 @@ class Saver:
 
         def accept(checkpoint: Checkpoint) -> None:
             manifest = checkpoint.manifest
-            if manifest.settings is not None and manifest.settings_sha256 != digest(manifest.settings):
-                raise Damaged("what its manifest says of the settings is damaged")
             try:
-                self._check_owner(manifest)
-            except Damaged:
-                changed.extend(changed_settings(manifest.settings, self.config))
+                self.owner.check(manifest)
+            except Foreign as error:
+                changed.extend(error.changed)
                 raise
+            self._check_processes(manifest)
             found["rows"], found["versions"] = self._take(checkpoint), manifest.versions
             self._check_lock()
 
@@ -148,11 +147,7 @@ class Saver:
         except NoValidCheckpoint:
             if not changed:
                 raise
-            raise NoValidCheckpoint(
-                f"{self.directory.config} is not what the checkpoints were made with: "
-                f"{'; '.join(dict.fromkeys(changed))}. Change it back to resume, or start a new run with the new "
-                "values."
-            ) from None
+            raise not_as_made(self.directory.config, changed) from None
         if self.algorithm.cursor.rollout > self.config.rollouts:
             raise BadInput(f"{self.directory.path} has made {self.steps} steps already; ask for more.")
         if found["versions"] != versions():
@@ -172,11 +167,7 @@ class Saver:
         if not self.directory.lock.beat():
             raise InUse(f"Another process has taken over {self.directory.path}; nothing was changed here.")
 
-    def _check_owner(self, manifest: Manifest) -> None:
-        # as config.json has it, or with its numbers as the settings' types write them
-        known = (self.fingerprint, fingerprint_of(self.config.to_json()))
-        if manifest.method != self.config.method or manifest.config not in known:
-            raise Damaged(f"it belongs to another method or configuration ({printable(manifest.method)})")
+    def _check_processes(self, manifest: Manifest) -> None:
         made_by = manifest.processes
         if made_by != self.ranks.size:
             raise BadInput(

@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
 
 from dcpg.config.build import known_spaces, spaces_of
 from dcpg.config.environments import Environment, EnvMaker
@@ -29,6 +33,7 @@ from dcpg.extras import need
 from dcpg.machine.automatic import settled
 from dcpg.machine.devices import device_of, has_bf16
 from dcpg.machine.needs import Needs, check_address_space, check_room, missing_room, needs_of
+from dcpg.methods.plugins import used
 from dcpg.ranks import ALONE, Ranks
 from dcpg.storage.checkpoint import Damaged
 from dcpg.storage.rows import Summary, count_rows
@@ -40,6 +45,10 @@ from dcpg.training.stop import KEPT, Watchdog
 from dcpg.training.trainer import Trainer, training_of
 from dcpg.training.weights import load_weights, newest_weights, save_weights
 
+UNREPEATABLE = (
+    "The encoder or a head draws random numbers or changes its own buffers whenever it computes, as dropout and batch "
+    "normalisation do: the run could be neither repeated nor resumed exactly"
+)
 NOT_BEGUN = "The run had not begun, and nothing was written."
 
 
@@ -86,6 +95,8 @@ def start(
             except Damaged as error:
                 raise BadInput(f"The weights of {init} do not fit this run: {error}.") from None
         _check_equal(trainer)
+        if not _repeats_itself(trainer):
+            raise BadInput(f"{UNREPEATABLE}; leave such layers out, and normalise with GroupNorm or LayerNorm.")
 
         def begin() -> None:  # config.json comes last: with it the run exists
             plain = to_write(trainer.config, init, Environment.of(maker, spaces) if maker is not None else None)
@@ -129,6 +140,8 @@ def resume(
             trainer.restore()
         if trainer.algorithm.cursor.rollout < trainer.config.rollouts:
             _warn_of_new_episodes(trainer)
+            if not _repeats_itself(trainer):  # begun with an older release
+                trainer.observer.warn(f"{UNREPEATABLE}.")
         changes = ({} if steps is None else {"steps": config.steps}) | _other_pictures(written, trainer)
         changes |= _other_environment(written, maker, trainer)
         if changes:
@@ -167,10 +180,8 @@ def _warn_of_new_episodes(trainer: Trainer) -> None:
 def _other_pictures(written: Written, trainer: Trainer) -> dict[str, Any]:
     """What config.json adds when Procgen draws the run's game otherwise here than where it was trained so far."""
     trainer.pictures = [one["pictures"] for one in written.libraries]
-    if trainer.algorithm.cursor.rollout >= trainer.config.rollouts:  # no frame is seen any more
-        return {}
     other = other_library(written)
-    if other is None:
+    if other is None or trainer.is_over:  # no frame is seen any more
         return {}
     trainer.observer.warn(
         f"Procgen draws {written.config.game} otherwise here ({other['library']}) than where this run was trained so "
@@ -186,8 +197,7 @@ def _other_environment(written: Written, maker: EnvMaker | None, trainer: Traine
     if maker is None or before is None:
         return {}
     after = before.resumed_with(maker)
-    is_over = trainer.algorithm.cursor.rollout >= trainer.config.rollouts  # nothing is left to play
-    if after == before or is_over:
+    if after == before or trainer.is_over:
         return {}
     if not before.is_same(maker):
         was, now = (" and ".join(printable(id_) for id_ in ids if id_) for ids in (before.ids, maker.ids))
@@ -200,6 +210,21 @@ def _other_environment(written: Written, maker: EnvMaker | None, trainer: Traine
             "it is now, and reports say so."
         )
     return {ENVIRONMENT: after.plain()}
+
+
+def _repeats_itself(trainer: Trainer) -> bool:
+    """Whether the networks of a plugin give the same for the same frames, and leave everything as it was."""
+    c, actor = trainer.config, trainer.evaluations.actor
+    if not used(c.method, c.network.encoder):
+        return True
+    frames = np.arange(2 * math.prod(trainer.env.shape)).reshape(2, *trainer.env.shape) % 7
+    before, weights = torch.get_rng_state(), save_weights(trainer.network)
+    (policy, values), (again, values_again) = (actor(frames.astype(trainer.env.dtype)) for _ in range(2))
+    is_same = torch.equal(policy, again) and all(torch.equal(values[head], values_again[head]) for head in values)
+    is_same &= torch.equal(before, torch.get_rng_state()) and weights == save_weights(trainer.network)
+    torch.set_rng_state(before)
+    load_weights(trainer.network, weights)
+    return is_same
 
 
 def _close(env: VectorEnv) -> None:

@@ -206,6 +206,7 @@ class Trainer(LoopObserver):
             "normaliser": self.collector.normaliser.state(),
             "evaluations": self.directory.evaluations.count,
             "sha256": hashlib.sha256(weights).hexdigest(),
+            "config": self.fingerprint,
         }
         try:
             own_folder(place.parent)
@@ -214,13 +215,23 @@ class Trainer(LoopObserver):
         except (OSError, StorageFailed) as error:
             self._warn(f"The milestone at {self.steps} steps was not written ({error}).")
 
-    def _evaluate_if_due(self) -> None:
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to play: no rollout, and no evaluation."""
+        return self.algorithm.cursor.rollout >= self.config.rollouts and self._evaluation_due() is None
+
+    def _evaluation_due(self) -> int | None:
+        """The number of the evaluation to play now; None also if it was played before the run was stopped."""
         at = self.algorithm.cursor
         if at.line != 0 or not self.evaluations.due(at.rollout):
-            return
+            return None
         k = self.evaluations.before(at.rollout)
-        if self.directory.evaluations.count > k:
-            return  # already done before the run was stopped
+        return k if self.directory.evaluations.count <= k else None
+
+    def _evaluate_if_due(self) -> None:
+        k, at = self._evaluation_due(), self.algorithm.cursor
+        if k is None:
+            return
         found: dict[str, Split] = {}
         if self.ranks.first:
             with contextlib.suppress(Stopped):  # the ranks stop together, below

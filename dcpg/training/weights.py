@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,16 +16,17 @@ from torch import Tensor
 
 from dcpg.config.build import MOST_PARAMETERS, network_shapes
 from dcpg.config.schema import Config
-from dcpg.config.written import EXPORT, read_written
+from dcpg.config.written import EXPORT, Written, parse_written
 from dcpg.core.networks import Network
 from dcpg.core.rewards import RewardNormaliser
 from dcpg.core.state import State, check_tensors
 from dcpg.envs.base import Spaces
-from dcpg.errors import BadInput, Notice, NoValidCheckpoint
+from dcpg.errors import BadInput, Notice, NoValidCheckpoint, Unavailable
 from dcpg.storage.checkpoint import MOST_STATE, Checkpoint, CheckpointStore, Damaged
-from dcpg.storage.files import read_json, read_regular
+from dcpg.storage.files import AWAY, FORBIDDEN, UnreadableNow, read_json, read_regular
 from dcpg.storage.rundir import RunDirectory
 from dcpg.text import option, printable
+from dcpg.training.owner import Foreign, Owner, not_as_made
 from dcpg.training.state import read_plain, read_tensors
 
 WEIGHTS = "model.safetensors"  # of an export
@@ -70,17 +73,20 @@ def _fitting(network: Network, data: bytes) -> dict[str, Tensor]:
     return tensors
 
 
-def find(run: RunDirectory, config: Config, at: int | None = None) -> Moment:
+def find(run: RunDirectory, written: Written, at: int | None = None) -> Moment:
     """The newest weights of a run or an export, those at a number of steps, or the untrained ones (at 0)."""
-    if EXPORT in run.read_config():
-        return _exported(run, at)
-    return _newest(run) if at is None else _milestone(run, at) if at else _untrained(run, config)
+    if EXPORT in written.plain:
+        return _exported(run, written, at)
+    if at == 0:
+        return _untrained(run, written)
+    owner = Owner.of(written)
+    return _newest(run, owner) if at is None else _milestone(run, owner, at)
 
 
 def newest_weights(directory: Path) -> bytes:
     """The weights of a run's newest valid checkpoint, or of an export."""
     run = RunDirectory(directory)
-    weights = (_exported(run) if EXPORT in run.read_config() else _newest(run)).weights
+    weights = find(run, parse_written(run.read_config(), run.config, code=False)).weights
     assert weights is not None
     return weights
 
@@ -91,37 +97,47 @@ def _normaliser(state: Any) -> RewardNormaliser:
     return normaliser
 
 
-def _exported(run: RunDirectory, at: int | None = None) -> Moment:
-    """The weights of an export; they must have the hash in its config.json."""
+@contextlib.contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """Say that what cannot be read is damaged, or cannot be read now."""
     try:
-        about = run.read_config()[EXPORT]
+        yield
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, UnreadableNow) or (isinstance(error, OSError) and error.errno in AWAY | FORBIDDEN):
+            raise Unavailable(f"{what} cannot be read now ({error}); try again when it can be.") from None
+        raise NoValidCheckpoint(f"{what} is damaged ({error}).") from None
+
+
+def _exported(run: RunDirectory, written: Written, at: int | None) -> Moment:
+    """The weights of an export; they must have the hash in its config.json."""
+    with _reading(f"{run.path}, an export,"):
+        about = written.plain[EXPORT]
         weights = read_regular(run.path / WEIGHTS, MOST_WEIGHTS)
         if hashlib.sha256(weights).hexdigest() != about["sha256"]:
             raise ValueError(f"{WEIGHTS} does not have the hash that config.json names")
         normaliser = _normaliser(about["normaliser"])
         steps, k = int(about["steps"]), int(about["evaluation"])
-    except OSError as error:
-        raise NoValidCheckpoint(f"{run.path} is a damaged export ({WEIGHTS}: {error.strerror}).") from None
-    except (KeyError, TypeError, ValueError) as error:
-        raise NoValidCheckpoint(f"{run.path} is a damaged export ({error}).") from None
     if at not in (None, steps):
         raise BadInput(f"{run.path} is an export, with the weights at {steps} steps alone; leave {option('at')} out.")
     return Moment(weights, normaliser, steps, k)
 
 
-def _newest(run: RunDirectory, tries: int = 3) -> Moment:
+def _newest(run: RunDirectory, owner: Owner, tries: int = 3) -> Moment:
     """The weights of the newest valid checkpoint. Those of an older one come with a warning."""
     store = CheckpointStore(run.checkpoints, most=MOST_WEIGHTS + MOST_STATE)
-    names, reasons = store.names(), list[str]()
+    names, reasons, changed = store.names(), list[str](), list[str]()
     found: Moment | None = None
     for name in reversed(names):
         try:
-            found = _moment(store.load(store.root / name, only=("weights.safetensors", "state.json")))
+            checkpoint = store.load(store.root / name, only=("weights.safetensors", "state.json"))
+            owner.check(checkpoint.manifest)
+            found = _moment(checkpoint)
             break
         except Damaged as error:
+            changed += error.changed if isinstance(error, Foreign) else ()
             reasons.append(f"{name}: {error}")
     if reasons and tries > 1 and store.names() != names:  # a trainer has replaced some of them meanwhile
-        return _newest(run, tries - 1)
+        return _newest(run, owner, tries - 1)
     if found is not None and reasons:
         warnings.warn(
             f"These are the weights at {found.steps:,} steps: the newest checkpoint of {run.path} is damaged "
@@ -131,14 +147,16 @@ def _newest(run: RunDirectory, tries: int = 3) -> Moment:
         )
     if found is not None:
         return replace(found, damaged=tuple(reasons))
+    if changed:
+        raise not_as_made(run.config, changed)
     raise NoValidCheckpoint(f"No valid checkpoint in {store.root} ({'; '.join(reasons) or 'there is none'}).")
 
 
-def _untrained(run: RunDirectory, config: Config) -> Moment:
+def _untrained(run: RunDirectory, written: Written) -> Moment:
     """Before the first step, when the weights depend on the seed alone."""
-    if read_written(run).init:
+    if written.init:
         raise BadInput(f"{run.path} started from the weights of another run; evaluate that one instead.")
-    return Moment(None, RewardNormaliser.fresh(config.env.num_envs), 0, 0)
+    return Moment(None, RewardNormaliser.fresh(written.config.env.num_envs), 0, 0)
 
 
 def _moment(checkpoint: Checkpoint) -> Moment:
@@ -152,18 +170,18 @@ def _moment(checkpoint: Checkpoint) -> Moment:
         raise Damaged(f"it does not hold a run's state ({error})") from None
 
 
-def _milestone(run: RunDirectory, at: int) -> Moment:
+def _milestone(run: RunDirectory, owner: Owner, at: int) -> Moment:
     names = [p.name for p in run.milestones.glob("*.safetensors")]
     found = sorted(int(name[:12]) for name in names if MILESTONE.fullmatch(name))
     if at not in found:
-        newest = _newest(run)
+        newest = _newest(run, owner)
         if newest.between:
             found.append(newest.steps)
         if newest.steps == at and newest.between:
             return newest
         have = ", ".join(map(str, [0, *found]))
         raise BadInput(f"{run.path} has no weights at {at} steps; it has them at {have} (see the setting keep_every).")
-    try:
+    with _reading(f"The milestone at {at} steps of {run.path}"):
         state = read_json(run.milestones / f"{at:012d}.json", MOST_STATE)
         normaliser = _normaliser(state["normaliser"])
         weights = read_regular(run.milestones / f"{at:012d}.safetensors", MOST_WEIGHTS)
@@ -171,6 +189,6 @@ def _milestone(run: RunDirectory, at: int) -> Moment:
             raise ValueError(f"it is of {printable(state['steps'])} steps")
         if "sha256" in state and state["sha256"] != hashlib.sha256(weights).hexdigest():  # older ones have none
             raise ValueError("its weights do not have the hash that was written down")
+        if "config" in state and not owner.made(state["config"]):
+            raise ValueError("it belongs to another configuration")
         return Moment(weights, normaliser, at, int(state["evaluations"]))
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise NoValidCheckpoint(f"The milestone at {at} steps of {run.path} is damaged ({error}).") from None

@@ -30,6 +30,7 @@ from dcpg.methods.plugins import sha256_of
 from dcpg.runs.collection import read
 from dcpg.runs.records import read_run
 from dcpg.storage.rundir import RunDirectory
+from dcpg.training.evaluations import Evaluations
 from tests.cli.test_cli import run as command
 from tests.training.test_learning import Signpost, make, make_test
 
@@ -460,3 +461,57 @@ def test_commands_use_the_environment_that_a_run_was_trained_on_last(tmp_path: P
     moved = dataclasses.replace(recorded_now, later=(("/one/env.py:make", "/one/env.py:test"),))
     with pytest.raises(BadInput, match=r"/one/env\.py:make"):
         maker_for(f"{OWN}CartPole-v1", moved, None, None, "eval run")
+
+
+def test_the_last_evaluation_on_a_changed_environment_is_noted(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that was stopped in its last evaluation has nothing left to train, but something to play."""
+    options = {"preset": "tiny", "steps": 256, "settings": QUICK, "progress": False}
+    play = Evaluations.play
+
+    def stops(self: Evaluations, k: int, *more: Any) -> Any:
+        if k == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return play(self, k, *more)
+
+    monkeypatch.setattr(Evaluations, "play", stops)
+    with pytest.raises(Stopped):
+        dcpg.train("ppo", env="one/signpost.py:make", out=folder / "run", **options)  # type: ignore[arg-type]
+    monkeypatch.setattr(Evaluations, "play", play)
+    assert len((folder / "run" / "metrics.jsonl").read_text().splitlines()) == 2
+    assert len((folder / "run" / "eval.jsonl").read_text().splitlines()) == 1
+    (folder / "one/signpost.py").write_text(FILE.format(count=25))
+    capsys.readouterr()
+    dcpg.resume(folder / "run", env="one/signpost.py:make", progress=False)
+    assert "was changed since this run was trained on it" in capsys.readouterr().err
+    assert len(recorded(folder / "run")) == 2
+    assert read_run(folder / "run")[1] == ["its environment was changed while it trained"]
+
+
+def test_a_file_that_follows_an_id_is_recorded_with_its_hash(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """So that a change of it is noticed: a Gymnasium id, and a run of an older release, have no hash."""
+    spaces = Spaces((4,), np.dtype(np.float32), 2, (4,))
+    first, later = find("CartPole-v1"), find("one/signpost.py:make")
+    once = Environment.of(first, spaces).resumed_with(later)
+    assert once.sha256 == (later.sha256,)
+    assert not once.changed(later)
+    assert once.changed(dataclasses.replace(later, sha256="another"))
+    older = dataclasses.replace(Environment.of(later, spaces), sha256=())
+    assert older.resumed_with(later).sha256 == (later.sha256,)
+    assert older.resumed_with(later).later == ()
+
+
+def test_one_of_two_environments_is_not_said_to_be_another(folder: Path) -> None:
+    from dcpg.api import _show_differences
+
+    options = {"preset": "tiny", "steps": 128, "settings": QUICK, "progress": False}
+    both = {"env": "one/signpost.py:make", "test_env": "one/signpost.py:make_test"}
+    run = dcpg.train("ppo", out=folder / "run", **both, **options)  # type: ignore[arg-type]
+    written, said = read_written(RunDirectory(run.directory)), list[str]()
+    _show_differences(written, find(both["env"]), said.append)
+    assert said == []
+    (folder / "one/signpost.py").write_text(FILE.format(count=25))
+    _show_differences(written, find(both["env"]), said.append)
+    place = f"{folder}/one/signpost.py:make"
+    assert said == [f"This agent was trained on {place} as it was then; now it plays {place}."]

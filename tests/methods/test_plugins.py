@@ -453,3 +453,17 @@ def test_explain_leaves_out_what_a_term_does_not_say(files: Path, capsys: pytest
         "  a     Says.", "        1", "  b     (c = 2)", "  d", "  J_V   The value objective.",
     ]  # fmt: skip
     assert [line for line in lines if line.strip() == "source:"] == []
+
+
+@pytest.mark.parametrize("layer", ["nn.Dropout(0.3)", "nn.BatchNorm1d(net.features)"])
+def test_layers_that_draw_or_remember_are_refused(layer: str, files: Path) -> None:
+    """Neither a seed nor a resume would repeat them."""
+    body = ENCODER.replace("net.features)", f"net.features)\n        self.layer = {layer}")
+    body = body.replace("return self.fc(", "return self.layer(self.fc(").replace(".relu()", ")")
+    (files / "linear.py").write_text(body)
+    plugins.load("linear.py")
+    chosen = QUICK | {"network.encoder": "linear"}
+    with pytest.raises(BadInput, match="draws random numbers or changes its own buffers") as refused:
+        dcpg.train("ppo", "coinrun", preset="tiny", steps=128, out=files / "run", settings=chosen, progress=False)
+    assert "LayerNorm" in str(refused.value)
+    assert not (files / "run").exists()

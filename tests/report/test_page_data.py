@@ -116,3 +116,18 @@ def test_the_map_says_how_many_levels_it_does_not_show(tmp_path: Path, monkeypat
     shown = data["levels"]["bigfish"]
     assert (shown["levels"], shown["more"], shown["analysed"]) == ([0, 1, 2], 2, [])
     assert [entry["level"] for entry in shown["unseen"]["dcpg"]] == [1000, 1001]
+
+
+def test_a_map_of_very_many_levels_is_drawn_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = synthetic.some(tmp_path / "runs" / "0", "dcpg")
+    (run.path / "analysis").mkdir()
+    found = {"analysis": "levels", "method": "dcpg", "game": "bigfish", "seed": 0, "steps": 2048}
+    found["train"] = {"levels": [0, 1], "returns": [1.0, 2.0]}
+    found["test"] = {"levels": list(range(1000, 1040)), "returns": [float(n) for n in range(40)]}
+    (run.path / "analysis" / "levels.json").write_text(json.dumps(found))
+    monkeypatch.setattr(level_map, "MOST_DRAWN", 5)
+    report = write_report([tmp_path / "runs"], tmp_path / "out", pictures=False)
+    shown = level_map.level_map(report.comparison, "bigfish")
+    assert shown is not None
+    assert shown["sheet"]["of"] == [0, 1, 1000, 1001, 1002]
+    assert len(shown["unseen"]["dcpg"]) == 16

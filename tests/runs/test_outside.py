@@ -15,6 +15,7 @@ from safetensors.torch import load, save
 
 import dcpg
 from dcpg import api
+from dcpg.config.written import fingerprint
 from dcpg.errors import BadInput, DcpgError, Notice, NoValidCheckpoint
 from dcpg.runs import video
 from dcpg.runs.records import read_run
@@ -53,6 +54,12 @@ def test_a_new_run_takes_no_file_of_somebody_else(tmp_path: Path, name: str) -> 
     with pytest.raises(BadInput, match=f"{name} already exists"):
         dcpg.train("ppo", game="maze", preset="tiny", steps=128, out=tmp_path, settings=TINY, progress=False)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: "mine"}
+
+
+def test_a_new_run_takes_no_folder_in_place_of_its_rows(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").mkdir()
+    with pytest.raises(BadInput, match=r"metrics\.jsonl already exists"):
+        dcpg.train("ppo", game="maze", preset="tiny", steps=128, out=tmp_path, settings=TINY, progress=False)
 
 
 @pytest.mark.parametrize("name", ["curves.png", ".tmp-curves.png", "replay.gif", ".tmp-replay.gif", "summary.json"])
@@ -136,9 +143,13 @@ def test_pipes_in_place_of_files_are_refused_at_once(run: Path, name: str) -> No
 
 
 def rewritten(run: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the configuration, and what the checkpoints say of it."""
     plain = json.loads((run / "config.json").read_bytes())
     change(plain)
     (run / "config.json").write_text(json.dumps(plain))
+    for manifest in run.glob("checkpoints/*/manifest.json"):
+        about = json.loads(manifest.read_bytes()) | {"config": fingerprint(plain), "settings": None}
+        manifest.write_text(json.dumps(about))
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,8 @@ def test_what_cannot_be_published_is_said_in_a_sentence(tmp_path: Path, capsys: 
 def test_nothing_is_replaced_but_published_rows(tmp_path: Path) -> None:
     synthetic.some(tmp_path / "runs" / "a", "ppo")
     publish([tmp_path / "runs"], tmp_path / "runs" / "published")
+    mark = tmp_path / "runs" / "published" / "a" / "published.json"
+    mark.write_text(json.dumps(json.loads(mark.read_text()) | {"notes": ["a long note" * 20] * 20}))
     publish([tmp_path / "runs"], tmp_path / "runs" / "published")  # what was published there is no run to publish
     mine = tmp_path / "runs" / "published" / "a" / "analysis" / "notes.md"
     mine.parent.mkdir()

@@ -11,14 +11,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from dcpg.config.environments import Environment
 from dcpg.config.presets import PRESETS
 from dcpg.config.resolve import resolve
 from dcpg.config.schema import OWN, Config
+from dcpg.envs.base import Spaces
 from dcpg.errors import BadInput
 from dcpg.report.serve import file_states
-from dcpg.runs.collection import Cache, read
+from dcpg.runs.collection import Cache, _kinds, read
 from dcpg.runs.comparable import setting_today, variant_of
 from dcpg.runs.folders import Problem, run_directories
 from dcpg.runs.publish import publish
@@ -349,3 +352,65 @@ def test_changed_defaults_of_a_plugins_method_make_a_variant(tmp_path: Path) -> 
     configured(lambda plain: plain.update(method_values={"algorithm.gamma": 0.9}))(own)
     records, _ = read([tmp_path])
     assert [record.label for record in records] == ["mx", "mx [gamma=0.5]", "mx", "dcpg"]
+
+
+@pytest.mark.parametrize("long", ["x" * 400, "\x1b"])
+def test_environments_whose_printed_names_are_the_same_are_two_games(tmp_path: Path, long: str) -> None:
+    """The end of an id may be all that tells two environments apart."""
+    for seed, end in enumerate("aabb"):
+        run = of_a_stranger(tmp_path / f"{seed}", "x", seed, plugin=False)
+        id_ = f"/a/env.py:make({long}{end if len(long) > 1 else chr(1 + ord(end) - ord('a'))})"
+        configured(lambda plain, id_=id_: plain["environment"].update(id=id_))(run)
+    records, problems = read([tmp_path])
+    games = [record.game for record in records]
+    assert games[0] == games[1] != games[2] == games[3]
+    assert problems == []
+
+
+def test_each_preset_has_defaults_of_its_own(tmp_path: Path) -> None:
+    """More runs of another preset do not change what the default of a plugin's method is."""
+    for seed in range(8):
+        run = of_a_stranger(tmp_path / f"{seed}", "x", seed)
+
+        def other(plain: dict[str, Any], seed: int = seed) -> None:
+            usual = 2 if seed < 5 else 32
+            plain["preset_values"] = {"algorithm.N_pi": usual}
+            plain["method_values"]["algorithm.N_pi"] = usual
+            plain["algorithm"]["N_pi"] = usual if seed < 7 else 2
+            plain["algorithm"]["gamma"] = plain["method_values"]["algorithm.gamma"]
+            plain["init"] = None
+
+        configured(other)(run)
+    records, _ = read([tmp_path])
+    assert [record.label for record in records] == ["mx"] * 7 + ["mx [N_pi=2]"]
+
+
+def test_a_variant_that_is_too_long_to_show_is_left_out(tmp_path: Path) -> None:
+    for seed in range(3):
+        run = of_a_stranger(tmp_path / f"{seed}", "x", seed)
+        value = "y" * 5000 if seed == 2 else "short"
+        configured(
+            lambda plain, value=value: (
+                plain["algorithm"].update(gamma=value)  # type: ignore[misc]
+                or plain["method_values"].update({"algorithm.gamma": value})
+            )
+        )(run)
+    records, problems = read([tmp_path])
+    assert [record.config.seed for record in records] == [0, 1]
+    assert "characters" in problems[0].text
+    configured(lambda plain: plain["preset_values"].update(z="y" * 20_000))(tmp_path / "1")
+    configured(lambda plain: plain["preset_values"].update({f"z{i}": i for i in range(1000)}))(tmp_path / "0")
+    records, problems = read([tmp_path])
+    assert [record.label for record in records] == ["mx [init]"]  # alone, its defaults are those of the method
+    assert "preset_values is " in problems[0].text
+    assert "preset_values has z, which is longer than a setting" in problems[1].text
+
+
+def test_many_hashes_of_one_environment_are_no_chain() -> None:
+    """Each is found in a few steps: to follow ten thousand for each of them would take hours."""
+    owns = [
+        Environment("x", f"/{run}/env.py:make", None, "code", Spaces((4,), np.dtype(np.float32), 2, (4,)),
+                    tuple(str(n) for n in range(10_000)))
+        for run in range(10)
+    ]  # fmt: skip
+    assert len(set(_kinds(list(owns)))) == 1

@@ -243,11 +243,13 @@ def test_a_checkpoint_that_cannot_be_read_back_now_is_a_failed_save(
 
 
 @pytest.mark.parametrize("kind", ["link", "file"])
-def test_a_new_run_removes_nothing_in_place_of_its_checkpoints(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("name", ["checkpoints", "checkpoints/shared", "milestones", "tb", "analysis", "wandb"])
+def test_a_new_run_takes_no_link_and_no_file_in_place_of_a_folder(tmp_path: Path, name: str, kind: str) -> None:
     (tmp_path / "elsewhere").mkdir()
-    place = tmp_path / "checkpoints"
+    place = tmp_path / name
+    place.parent.mkdir(exist_ok=True)
     place.symlink_to(tmp_path / "elsewhere") if kind == "link" else place.write_text("mine")
-    with pytest.raises(BadInput, match="checkpoints is a link or a file"):
+    with pytest.raises(BadInput, match=f"{name} is a link or a file"):
         RunDirectory(tmp_path).create()
     assert place.is_symlink() or place.read_text() == "mine"
 
@@ -264,10 +266,10 @@ def test_a_new_run_removes_no_checkpoints_of_another_program(tmp_path: Path) -> 
     "name",
     [
         "checkpoints/shared/model.safetensors", "checkpoints/.tmp-mine/a", "checkpoints/000000000000/state.json",
-        "checkpoints/000000000000-00.000.000000-00000/model.pt", "checkpoints/shared", "checkpoints/000000000000.pt",
+        "checkpoints/000000000000-00.000.000000-00000/model.pt", "checkpoints/000000000000.pt",
         "checkpoints/000000000000-00.000.000000-00000/state.json/thesis.tex", "curves.png",
         "checkpoints/damaged-000000000512-00.000.000000-00002/weights.safetensors", "milestones/000000000128.json",
-        "replay.mp4", "analysis/values.json",
+        "replay.mp4", "analysis/values.json", "checkpoints/damaged-000000000000/state.json",
     ],
 )  # fmt: skip
 def test_a_new_run_takes_no_place_of_something_else(tmp_path: Path, name: str) -> None:
@@ -280,7 +282,8 @@ def test_a_new_run_takes_no_place_of_something_else(tmp_path: Path, name: str) -
 
 def test_a_new_run_begins_where_one_was_killed_at_its_start(tmp_path: Path) -> None:
     first = "000000000000-00.000.000000-00000"
-    for name in (f".tmp-{first}/weights.safetensors", f"{first}/.tmp-state.json", f"{first}/collector.rank1.zst"):
+    left = (f".tmp-{first}/weights.safetensors", f"{first}/.tmp-state.json", f"damaged-{first}/collector.rank1.zst")
+    for name in left:
         (tmp_path / "checkpoints" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "checkpoints" / name).write_text("")
     for empty in ("milestones", "analysis", "checkpoints/shared"):

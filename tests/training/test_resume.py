@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +16,13 @@ import pytest
 import dcpg
 from dcpg.config.resolve import resolve
 from dcpg.config.written import from_json
-from dcpg.errors import BadInput, NoValidCheckpoint, Stopped
+from dcpg.errors import BadInput, Notice, NoValidCheckpoint, Stopped
 from dcpg.methods import METHODS
 from dcpg.storage.rows import read_rows
 from dcpg.storage.rundir import RunDirectory
 from dcpg.training.start import start
 from dcpg.training.trainer import Trainer
+from tests.faults import driver
 from tests.small import each
 
 FILES = ("weights.safetensors", "adam.safetensors", "state.json", "collector.zst")
@@ -110,8 +112,9 @@ def test_stopped_anywhere_and_resumed_equals_undisturbed(case: str, tmp_path: Pa
     directory = RunDirectory(part)
     directory.prepare()
     directory.create()
-    directory.write_json(directory.config, config.to_json())
-    Trainer(config, directory).save()
+    trainer = Trainer(config, directory)
+    directory.write_json(directory.config, trainer.config.to_json())
+    trainer.save()
     rng = random.Random(7)
     places = stopping(part, lambda: rng.choice([9, 29, 47, 90]))
     assert contents(part) == contents(tmp_path / "whole")
@@ -215,6 +218,10 @@ def test_milestones_hold_the_weights_of_their_time(tmp_path: Path) -> None:
     at_512.with_suffix(".json").write_bytes(at_256.with_suffix(".json").read_bytes())
     with pytest.raises(NoValidCheckpoint, match="it is of 256 steps"):
         dcpg.load(long, at=512)
+    away = RunDirectory(long.directory).milestones / "000000000768.json"
+    away.write_text(away.read_text().replace('"config": "', '"config": "0'))
+    with pytest.raises(NoValidCheckpoint, match="it belongs to another configuration"):
+        dcpg.load(long, at=768)
 
 
 def test_tensorboard_has_every_number_once_after_a_resume(tmp_path: Path) -> None:
@@ -245,6 +252,11 @@ def test_a_loaded_agent_acts_on_one_observation_or_a_batch(tmp_path: Path) -> No
     assert dcpg.load(run).act(batch, greedy=True)[2] == agent.act(batch[2], greedy=True)
     with pytest.raises(BadInput, match="An observation has shape"):
         agent.act(batch[:, :5])
+    with pytest.raises(BadInput, match="An observation has shape"):
+        agent.act(batch[:0])
+    for other in (batch.astype(np.float32), batch.astype(np.int64), batch.astype(str)):
+        with pytest.raises(BadInput, match="An observation has the type uint8; got "):
+            agent.act(other)
     # frames as Procgen gives them are brought to the size that the agent was trained on
     full = batch.repeat(4, 1).repeat(4, 2)
     assert (agent.act(full, greedy=True) == agent.act(batch, greedy=True)).all()
@@ -330,6 +342,33 @@ def test_a_configuration_whose_numbers_are_written_otherwise_is_the_same(tmp_pat
     assert dcpg.resume(run, steps=256).summary["steps"] == 256
 
 
+def test_a_checkpoint_of_another_run_is_nobody_elses(tmp_path: Path) -> None:
+    """Whatever reads weights says so and takes the one before; an export is refused."""
+    options = {"preset": "tiny", "steps": 256, "settings": TINY, "progress": False}
+    run, other = (
+        dcpg.train("ppo", game="maze", seed=seed, out=tmp_path / f"{seed}", **options)  # type: ignore[arg-type]
+        for seed in (0, 1)
+    )
+    ours, theirs = (driver.newest(one.directory) for one in (run, other))
+    assert ours.name == theirs.name
+    shutil.rmtree(ours)
+    shutil.copytree(theirs, ours)
+    before = {name: value.clone() for name, value in dcpg.load(other).network.state_dict().items()}
+    with pytest.warns(Notice, match="belongs to another method or configuration"):
+        agent = dcpg.load(run)
+    assert agent.steps < 256
+    assert not all(value.equal(before[name]) for name, value in agent.network.state_dict().items())
+    with pytest.warns(Notice), pytest.raises(NoValidCheckpoint, match="belongs to another"):
+        dcpg.export(run)
+    for name in driver.names(run.directory)[:-1]:
+        shutil.rmtree(run.directory / "checkpoints" / name)
+    for use in (dcpg.load, dcpg.evaluate, dcpg.export):
+        with pytest.raises(NoValidCheckpoint, match="seed was 1 and is 0"):
+            use(run)
+    with pytest.raises(NoValidCheckpoint, match="seed was 1 and is 0"):
+        dcpg.train("ppo", game="maze", init=run.directory, out=tmp_path / "new", **options)  # type: ignore[arg-type]
+
+
 def test_settings_that_were_changed_by_hand_are_named(tmp_path: Path) -> None:
     settings = {**TINY, "levels.seeds": ",".join(map(str, range(300)))}
     run = dcpg.train("ppo", game="maze", preset="tiny", steps=128, out=tmp_path / "run", settings=settings)
@@ -342,7 +381,7 @@ def test_settings_that_were_changed_by_hand_are_named(tmp_path: Path) -> None:
         dcpg.resume(run, steps=384)
     assert str(refused.value) == (
         f"{path} is not what the checkpoints were made with: seed was 0 and is 7; algorithm.gamma was 0.999 and is "
-        "0.9. Change it back to resume, or start a new run with the new values."
+        "0.9. Change it back to go on, or start a new run with the new values."
     )
     changed = json.loads(text)
     changed["levels"]["seeds"][299] = 1000

@@ -369,6 +369,10 @@
     };
     function picture(node, sheet, of, size) {
       const i = sheet.of.indexOf(of), rows = Math.ceil(sheet.of.length / sheet.columns);
+      if (i < 0) {
+        node.title = "There are too many levels to draw them all.";
+        return node;
+      }
       const x = i % sheet.columns, y = Math.floor(i / sheet.columns);
       node.style.backgroundImage = `url(${sheet.image})`;
       node.style.backgroundSize = `${sheet.columns * 100}% ${rows * 100}%`;
