@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 import torch
 
-from dcpg import text
+from dcpg import api, text
 from dcpg.envs import procgen
 from dcpg.machine import estimate
 from tests.faults.figures import (  # noqa: F401  # hooks of pytest
@@ -18,6 +20,22 @@ from tests.faults.figures import (  # noqa: F401  # hooks of pytest
 
 # under nohup it is ignored, all processes inherit that, and runs let it be
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+DRAWING = ("test_cli.py", "test_extras.py", "test_outside.py", "test_run.py", "test_plugins.py")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def few_pictures() -> Iterator[None]:
+    """The curves of a run that has ended are drawn in the tests of that alone: it takes longer than a small run."""
+    finished = api._finished
+
+    def drawn(run: api.Run) -> api.Run:
+        return finished(run) if any(name in os.environ["PYTEST_CURRENT_TEST"] for name in DRAWING) else run
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(api, "_finished", drawn)
+        yield
 
 
 @pytest.fixture(autouse=True)

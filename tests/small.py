@@ -30,6 +30,7 @@ T, N, ACTIONS, SHAPE = 6, 4, 5, (16, 16, 3)
 
 
 SOON = ("ppo", "dcpg", "ddcpg")
+SMALL = MappingProxyType({"env.frame_size": 16, "network.channels": "4,8"})  # where sizes do not matter
 
 
 def each(names: Iterable[str]) -> list[Any]:

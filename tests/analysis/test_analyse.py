@@ -34,18 +34,20 @@ from dcpg.seeding import generator
 from dcpg.storage.rows import read_rows
 from dcpg.storage.rundir import RunDirectory
 from dcpg.training.measure import Measurements
+from tests import small
 from tests.cli.test_cli import run as command
 from tests.small import ACTIONS, declare, in_training, network_of, rollout_of
 from tests.synthetic import rows_of
 
 TINY = {"evaluation.every": 2, "evaluation.episodes": 4, "evaluation.max_steps": 60}
+SMALL = TINY | small.SMALL
 
 
 @pytest.fixture(scope="module")
 def ddcpg_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Shared by the tests, which write only below its folder `analysis`."""
     out = tmp_path_factory.mktemp("analysis") / "run"
-    settings = TINY | {"analyse": "stiffness,ood-actions"}
+    settings = SMALL | {"analyse": "stiffness,ood-actions"}
     dcpg.train("ddcpg", game="bigfish", preset="tiny", steps=512, seed=2, out=out, settings=settings)
     return out
 
@@ -183,7 +185,7 @@ def test_ood_actions_need_a_discriminator() -> None:
 
 def test_measuring_changes_nothing_else(tmp_path: Path) -> None:
     for out, more in (("plain", {}), ("measured", {"analyse": "stiffness", "analyse_every": 2})):
-        dcpg.train("dcpg", game="starpilot", preset="tiny", steps=512, out=tmp_path / out, settings=TINY | more)
+        dcpg.train("dcpg", game="starpilot", preset="tiny", steps=512, out=tmp_path / out, settings=SMALL | more)
     plain, measured = (read_rows(tmp_path / out / "metrics.jsonl") for out in ("plain", "measured"))
     assert ["stiffness" in row for row in measured] == [True, False, True, False]
     assert plain == [{k: v for k, v in row.items() if not k.startswith("stiffness")} for row in measured]
@@ -277,9 +279,9 @@ def test_levels_are_played_once_each(ddcpg_run: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "more"),
     [
-        ("stiffness", ["--states", "64"]),
+        ("stiffness", ["--states", "64", "--burn-in", "8"]),
         ("values", []),
-        ("ood-actions", ["--states", "64"]),
+        ("ood-actions", ["--states", "64", "--burn-in", "8"]),
         ("levels", ["--levels", "2"]),
     ],
 )
@@ -302,7 +304,7 @@ def test_the_command_shows_and_keeps_each(
 
 def test_what_cannot_be_analysed_is_refused_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
-    dcpg.train("dcpg", game="bigfish", preset="tiny", steps=128, out=out, settings=TINY)
+    dcpg.train("dcpg", game="bigfish", preset="tiny", steps=128, out=out, settings=SMALL)
     code, _, said = command(capsys, "analyse", "ood-actions", str(out))
     assert (code, "no discriminator" in said) == (2, True)
     (out / "eval.jsonl").write_text("")

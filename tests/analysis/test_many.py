@@ -10,6 +10,7 @@ import pytest
 
 import dcpg
 from dcpg.cli.analyse_display import AnalyseDisplay
+from tests import small
 from tests.cli.test_cli import run as command
 from tests.cli.test_display import shown
 
@@ -17,7 +18,7 @@ SMALL = ["--states", "64", "--burn-in", "8"]
 
 
 def train(out: Path, method: str, steps: int = 128, seed: int = 0) -> None:
-    settings = {"evaluation.episodes": 2, "evaluation.max_steps": 20}
+    settings = {"evaluation.episodes": 2, "evaluation.max_steps": 20, **small.SMALL}
     dcpg.train(method, game="bigfish", preset="tiny", steps=steps, seed=seed, out=out, settings=settings)
 
 

@@ -34,7 +34,7 @@ from dcpg.training.evaluations import Evaluations
 from tests.cli.test_cli import run as command
 from tests.training.test_learning import Signpost, make, make_test
 
-QUICK = {"evaluation.episodes": 2, "evaluation.max_steps": 20}
+QUICK = {"evaluation.episodes": 2, "evaluation.max_steps": 20, "network.channels": "4,8"}
 SPACES = {"shape": [4], "dtype": "uint8", "actions": 2, "frame": [4], "first_action": 0, "stack": 1}
 FILE = """
 import gymnasium

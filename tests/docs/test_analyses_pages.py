@@ -15,12 +15,13 @@ from dcpg.cli.analyse import Analysis
 from dcpg.cli.app import app
 from dcpg.storage.rows import read_rows
 from tests.docs.pages import DOCS, section, table_rows
+from tests.small import SMALL
 
 
 @pytest.fixture(scope="module")
 def analysed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that measured itself."""
-    settings = {"analyse": "stiffness,ood-actions", "evaluation.max_steps": 20, "evaluation.episodes": 2}
+    settings = {"analyse": "stiffness,ood-actions", "evaluation.max_steps": 20, "evaluation.episodes": 2, **SMALL}
     out = tmp_path_factory.mktemp("docs") / "run"
     return dcpg.train("ddcpg", game="bigfish", preset="tiny", steps=128, settings=settings, out=out).directory
 

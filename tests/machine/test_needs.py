@@ -23,6 +23,7 @@ from dcpg.machine import needs as machine_needs
 from dcpg.machine.automatic import settled
 from dcpg.methods import METHODS
 from dcpg.seeding import generator
+from tests.small import SMALL
 
 FRAMES = Spaces((64, 64, 3), np.dtype(np.uint8), 15)
 TINY = {"evaluation.episodes": 2}
@@ -124,7 +125,7 @@ def test_a_run_can_be_started_all_the_same_and_is_warned_when_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(machine_needs, "free_memory", lambda: -1e12)
-    settings = TINY | {"check_room": False}
+    settings = TINY | SMALL | {"check_room": False, "evaluation.max_steps": 20}
     run = dcpg.train("ppo", "maze", preset="tiny", steps=128, out=tmp_path / "run", settings=settings)
     assert run.summary["status"] == "finished"
     capsys.readouterr()

@@ -28,7 +28,7 @@ from dcpg.errors import BadInput
 from dcpg.methods import METHODS
 from dcpg.seeding import generator
 from dcpg.storage.rows import read_rows
-from tests.small import ACTIONS, N, Sum, T, bare, declare, in_training, network_of, rollout_of, step, whole
+from tests.small import ACTIONS, SMALL, N, Sum, T, bare, declare, in_training, network_of, rollout_of, step, whole
 
 
 def test_the_table_is_the_papers_fifteen() -> None:
@@ -410,7 +410,7 @@ def test_the_encoder_learns_against_the_classifier_through_both_states() -> None
 
 # -- combinations
 
-QUICK = {"evaluation.every": 1000, "evaluation.episodes": 2, "evaluation.max_steps": 20}
+QUICK = {"evaluation.every": 1000, "evaluation.episodes": 2, "evaluation.max_steps": 20, **SMALL}
 
 
 def weights(run: Any) -> bytes:

@@ -27,6 +27,7 @@ from dcpg.runs.comparable import variant_of
 from dcpg.seeding import generator
 from tests.cli.test_cli import run as command
 from tests.core.test_stiffness import gradients, pairs
+from tests.small import SMALL
 
 VARIANT = """
 from dataclasses import dataclass, replace
@@ -57,7 +58,7 @@ class Linear(Encoder):
         return self.fc(scaled(frames).flatten(1)).relu()
 """
 MODULES = ("mine", "linear", "other_package", "trap", "prompt")
-QUICK = {"evaluation.max_steps": 20, "evaluation.episodes": 2}
+QUICK = {"evaluation.max_steps": 20, "evaluation.episodes": 2, **SMALL}
 
 
 @pytest.fixture(autouse=True)

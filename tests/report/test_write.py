@@ -182,7 +182,7 @@ def test_a_file_that_no_report_has_written_is_not_replaced(tmp_path: Path, comma
     assert command(tmp_path / "runs", "table7", "--out", tmp_path / "paper")[0] == 0
     assert command(tmp_path / "runs", "table1", "--out", tmp_path / "paper")[0] == 2
     mine.unlink()
-    for words in (["table1"], ["table1", "table7"], [], ["table1"], []):  # reports over reports
+    for words in (["table1", "table7"], [], ["table1"]):  # reports over reports
         assert command(tmp_path / "runs", *words, "--out", tmp_path / "paper")[0] == 0
     assert mine.read_text() != "mine"
     page = tmp_path / "other" / "report.html"

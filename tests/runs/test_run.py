@@ -15,9 +15,10 @@ import dcpg
 from dcpg import api
 from dcpg.runs import video
 from tests.docs.test_examples import corridor as corridor_of_the_docs
+from tests.small import SMALL
 
 corridor = corridor_of_the_docs
-QUICK = {"evaluation.max_steps": 20, "evaluation.episodes": 2, "evaluation.every": 1}
+QUICK = {"evaluation.max_steps": 20, "evaluation.episodes": 2, "evaluation.every": 1, **SMALL}
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,9 @@ from dcpg.errors import BadInput, InUse
 from dcpg.machine import estimate
 from dcpg.storage.lock import Lock
 from dcpg.training import start
+from tests.small import SMALL
 
-TINY = {"evaluation.max_steps": 30, "evaluation.episodes": 2}
+TINY = {"evaluation.max_steps": 30, "evaluation.episodes": 2, **SMALL}
 
 
 @pytest.fixture
