@@ -132,10 +132,8 @@ class Config(Section):
         super().__post_init__()
         find_method(self.method)
         find_encoder(self.network.encoder)
-        if not self.game.startswith(OWN):
-            check_game(self.game)
+        self.check_levels()
         self._check_method()
-        self._check_levels()
         self._check_division()
 
     def _check_method(self) -> None:
@@ -154,7 +152,10 @@ class Config(Section):
                 "dcpg+i, dcpg+fi or dppg."
             )
 
-    def _check_levels(self) -> None:
+    def check_levels(self) -> None:
+        """Refuse games and levels that there are not; no method is asked."""
+        if not self.game.startswith(OWN):
+            check_game(self.game)
         c = self.levels
         if len(c.seeds) > MOST_LISTED:
             raise BadInput(f"levels.seeds lists {len(c.seeds):,} levels; it takes at most {MOST_LISTED:,}.")

@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import sys
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,13 +40,14 @@ from dcpg.methods import METHODS, Method
 from dcpg.methods.drac import DrAC
 from dcpg.methods.plugins import TABLES, changed, find_method, load_everything, missing, parse_used, used
 from dcpg.settings import Section, dotted
+from dcpg.storage.files import dump, parse_json
 from dcpg.storage.rundir import RunDirectory
 from dcpg.text import LONGEST, printable, say
 
 EXPORT = "export"  # the key that makes a folder an export, and says which weights it holds
 PROCGEN, LATER = "procgen", "procgen_later"  # the library at the start, and others after a resume
 ENVIRONMENT, PLUGINS = "environment", "plugins"  # the user's own
-MOST_VALUES, LONGEST_VALUE = 500, 10_000  # of the values that a preset or a method sets; characters of one
+MOST_VALUES, LONGEST_VALUE = 500, 10_000  # of the values that a preset sets; characters of one
 LONG = 500  # characters of a setting that a checkpoint does not repeat
 BESIDES = (  # in the file besides settings
     "schema", "preset_values", "init", "versions", PROCGEN, LATER, ENVIRONMENT, PLUGINS, "method_values", "explained",
@@ -97,6 +99,7 @@ def parse_written(plain: Mapping[str, Any], where: Path | str = "config.json", c
         own = Environment.parse(environment) if environment is not None else None
         preset = _table(today.get("preset_values", {}), "preset_values")
         method_values = _with_tuples(_table(today.get("method_values") or {}, "method_values"))
+        _check_sizes(preset, "preset_values")
         config = _config(today, plugins, code)
         if own is not None and config.game != OWN + own.name:
             raise BadInput(f"game is {printable(config.game)}, the environment's name {printable(own.name)}.")
@@ -120,12 +123,18 @@ def parse_written(plain: Mapping[str, Any], where: Path | str = "config.json", c
 
 
 def _table(found: Any, key: str) -> dict[str, Any]:
-    if not isinstance(found, dict) or len(found) > MOST_VALUES:
+    if not isinstance(found, dict):
         raise BadInput(f"{key} is {printable(found)!r}, not a table of settings.")
+    return dict(found)
+
+
+def _check_sizes(found: Mapping[str, Any], key: str) -> None:
+    """Every comparison has a preset's values, which are few and short; a plugin's own may be as long as it likes."""
+    if len(found) > MOST_VALUES:
+        raise BadInput(f"{key} has {len(found):,} settings, more than {MOST_VALUES}.")
     for name, value in found.items():
         if len(name) > LONGEST or len(str(value)) > LONGEST_VALUE:
             raise BadInput(f"{key} has {printable(name, 40)}, which is longer than a setting.")
-    return dict(found)
 
 
 def _with_tuples(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,7 +169,16 @@ def to_write(config: Config, init: Path | None, environment: Environment | None 
     plugins = used(config.method, config.network.encoder)
     if plugins:  # enough for a report to show the run without them
         found |= {PLUGINS: plugins, "method_values": _method_values(config), "explained": explain(config)}
-    return {"schema": SCHEMA, **config.to_json(), **found}
+    return _readable({"schema": SCHEMA, **config.to_json(), **found})
+
+
+def _readable(plain: dict[str, Any]) -> dict[str, Any]:
+    """The same; what could not be read again, such as a whole number of more than 64 bits in a plugin, is refused."""
+    try:
+        parse_written(parse_json(dump(plain)))
+    except (BadInput, ValueError, OverflowError) as error:
+        raise BadInput(f"This run's configuration could not be read again: {printable(error)}") from None
+    return plain
 
 
 def to_show(config: Config) -> dict[str, Any]:
@@ -240,6 +258,7 @@ class Recorded(Config):
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
+        self.check_levels()
 
     def declared(self) -> Method:
         raise BadInput(f"{self.method} or {self.network.encoder} is not declared here; load its plugin.")
@@ -252,7 +271,9 @@ class _Values(Section):
     @classmethod
     def of(cls, plain: Any) -> Section:
         taken = {*dir(cls), "self"}
-        if not isinstance(plain, dict) or not all(name.isidentifier() and name not in taken for name in plain):
+        # Python takes two names for one that are the same in this form
+        names = [unicodedata.normalize("NFKC", name) for name in plain] if isinstance(plain, dict) else []
+        if names != [*plain] or not all(name.isidentifier() and name not in taken for name in names):
             raise BadInput("algorithm is not a table of settings.")
         values = _with_tuples(_table(plain, "algorithm"))
         if not all(isinstance(v, bool | int | float | str | tuple | None) for v in values.values()):

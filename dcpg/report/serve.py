@@ -28,7 +28,8 @@ WAITING = (
     b'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="3"><title>dcpg report</title>'
     b'<link rel="icon" href="data:,">'
     b"<body style='font-family:system-ui;margin:4rem auto;max-width:40rem;color-scheme:light dark'>"
-    b"<p>No run has an evaluation yet. This page shows the report as soon as one has.</p>"
+    b"<p>There is no report yet: no run has an evaluation, or the terminal says what is wrong. This page shows it as "
+    b"soon as there is one.</p>"
 )
 MOST_BYTES = 2**31  # of a file
 MOST = 32  # connections at once, each with a thread

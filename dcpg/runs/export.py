@@ -64,7 +64,7 @@ def write(
     public = parse_written(public_config(written))
     files = {
         WEIGHTS: _checked(moment, directory),
-        CONFIG: dump({**public.plain, "init": None, EXPORT: _about(moment)}, indent=2),
+        CONFIG: dump({**public.plain, "init": None, EXPORT: _about(moment, written)}, indent=2),
         CARD: card(public, moment, returns_of(run, moment, None if own else agent, show), _notes(directory)).encode(),
     }
     try:
@@ -174,7 +174,7 @@ def _checked(moment: Moment, directory: Path) -> bytes:
     return moment.weights
 
 
-def _about(moment: Moment) -> dict[str, Any]:
+def _about(moment: Moment, written: Written) -> dict[str, Any]:
     assert moment.weights is not None
     return {
         "steps": moment.steps,
@@ -182,6 +182,7 @@ def _about(moment: Moment) -> dict[str, Any]:
         # the running sums belong to the training environments, not to the agent
         "normaliser": {**moment.normaliser.state(), "sums": []},
         "sha256": hashlib.sha256(moment.weights).hexdigest(),
+        "config": written.fingerprint,
     }
 
 

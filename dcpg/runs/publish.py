@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from dcpg.config.identity import anonymous
@@ -11,9 +12,9 @@ from dcpg.config.written import parse_written
 from dcpg.errors import BadInput, StorageFailed
 from dcpg.runs.export import check_replaceable, public_config, replacing_folder
 from dcpg.runs.folders import run_directories
-from dcpg.runs.records import MOST_ANALYSIS, MOST_NOTES, PUBLISHED, STIFFNESS, read_run
+from dcpg.runs.records import MOST_ANALYSIS, MOST_NOTES, PUBLISHED, STIFFNESS, metrics_of, read_run, timing_of
 from dcpg.storage.files import dump, read_json, read_regular, write_durable
-from dcpg.storage.rows import MOST_ROWS, Metrics, Row, Timing, first_rows, read
+from dcpg.storage.rows import MOST_ROWS, Metrics, Row, Timing, first_rows
 from dcpg.storage.rundir import RunDirectory
 
 ROWS = 50  # of metrics.jsonl and of timing.jsonl that are kept by default
@@ -73,7 +74,8 @@ def publish(
 
 
 def _is_published(folder: Path) -> bool:
-    return "kept_rows" in read_json(folder / PUBLISHED, MOST_ANALYSIS)
+    found = read_json(folder / PUBLISHED, MOST_ANALYSIS)
+    return isinstance(found, dict) and "kept_rows" in found
 
 
 def _contents(path: Path, rows: int) -> tuple[dict[str, bytes], list[str]]:
@@ -92,16 +94,16 @@ def _contents(path: Path, rows: int) -> tuple[dict[str, bytes], list[str]]:
         except OSError as error:
             raise BadInput(f"{name} cannot be read ({error.strerror or error})") from None
     files["eval.jsonl"] = first_rows(run.evaluations.path, len(record.evaluations))
-    files["metrics.jsonl"] = _lines(thinned(read(run.metrics.path, Metrics), rows))
-    files["timing.jsonl"] = _lines(merged(read(run.timing.path, Timing), rows))
+    files["metrics.jsonl"] = _lines(thinned(partial(metrics_of, run, record.config), rows))
+    files["timing.jsonl"] = _lines(merged(timing_of(run, record.config), rows))
     return files, notes
 
 
-def thinned(rows: Sequence[Metrics], most: int) -> list[Metrics]:
-    """Rows at equal distances, the last one among them, and all with measurements."""
-    measured = set(STIFFNESS.values())
-    apart = max(-(-len(rows) // most), 1)
-    return [row for number, row in enumerate(reversed(rows)) if number % apart == 0 or measured & set(row.more)][::-1]
+def thinned(read: Callable[[], Iterable[Metrics]], most: int) -> list[Metrics]:
+    """Rows at equal distances, the last one among them, and all with measurements. They are read twice and not kept."""
+    measured, count = set(STIFFNESS.values()), sum(1 for _ in read())
+    apart = max(-(-count // most), 1)
+    return [row for n, row in enumerate(read(), 1) if (count - n) % apart == 0 or measured & set(row.more)]
 
 
 def merged(rows: Sequence[Timing], most: int) -> list[Timing]:

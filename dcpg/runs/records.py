@@ -19,7 +19,18 @@ from dcpg.envs.procgen import ALL_LEVELS
 from dcpg.errors import BadInput, unknown
 from dcpg.runs.comparable import Setting, setting_of, variant_of
 from dcpg.storage.files import read_json, read_regular
-from dcpg.storage.rows import MOST_COUNT, MOST_ROWS, SPLITS, VALUES, Evaluation, Metrics, Summary, each_row, parse
+from dcpg.storage.rows import (
+    MOST_COUNT,
+    MOST_ROWS,
+    SPLITS,
+    VALUES,
+    Evaluation,
+    Metrics,
+    Summary,
+    Timing,
+    each_row,
+    parse,
+)
 from dcpg.storage.rundir import RunDirectory
 from dcpg.text import counted, is_name, printable
 
@@ -32,6 +43,7 @@ GENEROUS = 4  # times the episodes and levels of the settings
 MOST_EVALUATIONS = 200_000  # of any run
 MOST_LEVELS = 100_000  # analysed, of a run that is trained on all levels
 ROW_BYTES, EPISODE_BYTES = 4_000, 100  # of an evaluation without its episodes; of an episode of both splits
+LONGEST_METRICS = 100_000  # bytes of a row without its episodes
 MOST_ANALYSIS, LEVEL_BYTES = 1_000_000, 200  # bytes without levels; of a level of both splits
 LARGEST_RETURN = 1e70  # or a value or a measurement: the squares of variances are finite
 PUBLISHED = "published.json"  # tells published rows from a run, and keeps what was noted about it
@@ -126,7 +138,7 @@ def _noted_before(path: Path) -> list[str]:
     """What was noted about a run when its rows were published."""
     try:
         found = read_json(path / PUBLISHED, MOST_ANALYSIS).get("notes", [])
-        return [printable(note) for note in found[:MOST_NOTES]]
+        return [printable(note) for note in found[:MOST_NOTES]] if isinstance(found, list) else []
     except (OSError, ValueError, TypeError, AttributeError):  # there are none
         return []
 
@@ -219,13 +231,26 @@ def _measurements(run: RunDirectory, config: Config, notes: list[str]) -> list[M
     if "stiffness" not in config.analyse:
         return []
     found = []
-    for number, row in enumerate(_rows(run.metrics.path, notes, min(config.rollouts, MOST_COUNT)), 1):
-        if "stiffness" in row:
+    for number, metrics in enumerate(metrics_of(run, config, notes), 1):
+        if "stiffness" in metrics.more:
             where = f"metrics.jsonl, row {number}"
-            metrics = parse(row, Metrics, where)
             values = {n: _number(metrics.more.get(column), f"{where}: {column}") for n, column in STIFFNESS.items()}
             found.append(Measurement(metrics.steps, **values))
     return found
+
+
+def metrics_of(run: RunDirectory, config: Config, notes: list[str] | None = None) -> Iterator[Metrics]:
+    """The rows of metrics.jsonl one after the other, no more and no longer ones than a run with its settings has."""
+    most, longest = min(config.rollouts, MOST_COUNT), LONGEST_METRICS + GENEROUS * EPISODE_BYTES * config.rollout_size
+    rows = _rows(run.metrics.path, [] if notes is None else notes, most, longest)
+    for number, row in enumerate(rows, 1):
+        yield parse(row, Metrics, f"metrics.jsonl, row {number}")
+
+
+def timing_of(run: RunDirectory, config: Config) -> list[Timing]:
+    """The rows of timing.jsonl."""
+    rows = _rows(run.timing.path, [], GENEROUS * min(config.rollouts, MOST_COUNT), ROW_BYTES)
+    return [parse(row, Timing, f"timing.jsonl, row {number}") for number, row in enumerate(rows, 1)]
 
 
 def _analyses(run: RunDirectory, config: Config, steps: int, notes: list[str]) -> dict[str, dict[str, Any]]:

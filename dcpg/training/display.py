@@ -176,7 +176,10 @@ class RunDisplay(Display):
             return
         self.message(f"This run needs {needs.sentence()}.")
         left = estimate.work_of(config, config.rollouts, config.rollouts - rollouts)
-        self.pace.expected = estimate.costs(config, spaces)
+        try:
+            self.pace.expected = estimate.costs(config, spaces)
+        except (ValueError, IndexError, RuntimeError):  # a plugin's networks may not take the numbers that are timed
+            return
         steps, seconds = rollouts * config.rollout_size, self.pace.expected.of(left) / processes()
         self.message(
             f"{steps:,} steps ({counted(rollouts, 'rollout')} of {config.rollout_size}) on this machine: about "

@@ -117,6 +117,8 @@ def _exported(run: RunDirectory, written: Written, at: int | None) -> Moment:
             raise ValueError(f"{WEIGHTS} does not have the hash that config.json names")
         normaliser = _normaliser(about["normaliser"])
         steps, k = int(about["steps"]), int(about["evaluation"])
+        if "config" in about and not Owner.of(written).made(about["config"]):  # older ones do not tell
+            raise ValueError("config.json is not what it was exported with")
     if at not in (None, steps):
         raise BadInput(f"{run.path} is an export, with the weights at {steps} steps alone; leave {option('at')} out.")
     return Moment(weights, normaliser, steps, k)
@@ -189,6 +191,8 @@ def _milestone(run: RunDirectory, owner: Owner, at: int) -> Moment:
             raise ValueError(f"it is of {printable(state['steps'])} steps")
         if "sha256" in state and state["sha256"] != hashlib.sha256(weights).hexdigest():  # older ones have none
             raise ValueError("its weights do not have the hash that was written down")
-        if "config" in state and not owner.made(state["config"]):
-            raise ValueError("it belongs to another configuration")
-        return Moment(weights, normaliser, at, int(state["evaluations"]))
+        moment = Moment(weights, normaliser, at, int(state["evaluations"]))
+    if "config" in state and not owner.made(state["config"]):  # older ones do not tell
+        _newest(run, owner)  # says so if config.json was changed
+        raise NoValidCheckpoint(f"The milestone at {at} steps of {run.path} belongs to another run.")
+    return moment

@@ -57,6 +57,23 @@ class Linear(Encoder):
     def forward(self, frames):
         return self.fc(scaled(frames).flatten(1)).relu()
 """
+GRID = """
+import gymnasium, numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+class Grid(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 2, (8, 8, 1), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        return np.full((8, 8, 1), 2, np.uint8), {}
+
+    def step(self, action):
+        return np.full((8, 8, 1), action, np.uint8), float(action), False, True, {}
+
+def make(num_envs, seed):
+    return SyncVectorEnv([Grid] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+"""
 MODULES = ("mine", "linear", "other_package", "trap", "prompt")
 QUICK = {"evaluation.max_steps": 20, "evaluation.episodes": 2, **SMALL}
 
@@ -468,3 +485,34 @@ def test_layers_that_draw_or_remember_are_refused(layer: str, files: Path) -> No
         dcpg.train("ppo", "coinrun", preset="tiny", steps=128, out=files / "run", settings=chosen, progress=False)
     assert "LayerNorm" in str(refused.value)
     assert not (files / "run").exists()
+
+
+def test_a_network_may_ask_for_what_its_environment_gives(files: Path) -> None:
+    """Neither the check of its layers nor the time that is told shows it numbers that no environment has."""
+    (files / "linear.py").write_text(
+        ENCODER.replace("scaled(frames)", "nn.functional.one_hot(frames.long(), 3).float()[..., 0]")
+    )
+    (files / "grid.py").write_text(GRID)
+    plugins.load("linear.py")
+    chosen = {"evaluation.max_steps": 4, "evaluation.episodes": 2, "network.encoder": "linear", "env.timeout": 60}
+    options = {"preset": "tiny", "out": files / "run", "settings": chosen}
+    run = dcpg.train("ppo", env="grid.py:make", steps=128, **options)  # type: ignore[arg-type]
+    assert dcpg.resume(run, env="grid.py:make", steps=256).summary["status"] == "finished"
+
+
+def test_a_default_may_be_long_and_is_read_again(files: Path) -> None:
+    long = VARIANT.replace("strength: float", 'words: str = setting("w" * 30_000, "ours")\n    strength: float')
+    (files / "mine.py").write_text(long)
+    out = trained(files)
+    assert dcpg.resume(out, steps=384, progress=False).summary["steps"] == 384
+    forget()
+    assert [record.label for record in read([out])[0]] == ["mine"]
+
+
+def test_a_default_that_could_not_be_read_again_is_refused(files: Path) -> None:
+    (files / "mine.py").write_text(
+        VARIANT.replace("strength: float", f"seeds: int = setting({2**70}, 'ours')\n    strength: float")
+    )
+    with pytest.raises(BadInput, match="could not be read again"):
+        trained(files)
+    assert not (files / "runs" / "mine").exists()

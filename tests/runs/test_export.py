@@ -227,7 +227,7 @@ def test_weights_of_another_run_leave_no_path(trained: Path, exported: Path, tmp
 
 
 @pytest.mark.parametrize(
-    "case", ["weights", "cut", "missing", "foreign", "pickle", "about", "normaliser", "config", "method"]
+    "case", ["weights", "cut", "missing", "foreign", "pickle", "about", "normaliser", "mode", "config", "method"]
 )
 def test_damaged_and_foreign_folders_are_refused_in_a_sentence(case: str, trained: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(exported_once(trained), tmp_path / "agent")
@@ -252,6 +252,8 @@ def test_damaged_and_foreign_folders_are_refused_in_a_sentence(case: str, traine
         plain["export"] = ["steps"]
     elif case == "normaliser":
         plain["export"]["normaliser"]["var"] = -1.0
+    elif case == "mode":
+        plain["env"]["mode"] = "hard"
     elif case == "config":
         kind = BadInput
         del plain["levels"]

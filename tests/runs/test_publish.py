@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,10 +25,10 @@ def metrics(count: int, measured: tuple[int, ...] = ()) -> list[Metrics]:
 
 
 def test_thinned_rows_are_at_equal_distances_with_the_last_and_all_measurements() -> None:
-    assert [row.rollout for row in thinned(metrics(10), 3)] == [2, 6, 10]
-    assert [row.rollout for row in thinned(metrics(10, measured=(1, 6, 7)), 3)] == [1, 2, 6, 7, 10]
-    assert [row.rollout for row in thinned(metrics(3), 50)] == [1, 2, 3]
-    assert thinned([], 50) == []
+    assert [row.rollout for row in thinned(lambda: metrics(10), 3)] == [2, 6, 10]
+    assert [row.rollout for row in thinned(lambda: metrics(10, measured=(1, 6, 7)), 3)] == [1, 2, 6, 7, 10]
+    assert [row.rollout for row in thinned(lambda: metrics(3), 50)] == [1, 2, 3]
+    assert thinned(lambda: [], 50) == []
 
 
 def test_merged_times_lose_no_second() -> None:
@@ -199,3 +200,18 @@ def test_what_is_noted_about_a_run_is_noted_about_its_published_rows(
     assert [(problem.path.name, problem.text) for problem in problems] == [("bigfish-dcpg-0", note)]
     again = publish([tmp_path / "results"], tmp_path / "again")
     assert again.notes == {tmp_path / "results" / "bigfish-dcpg-0": [note]}
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "timing.jsonl"])
+def test_rows_that_no_run_with_its_settings_writes_are_not_published(tmp_path: Path, name: str) -> None:
+    for folder in "ab":
+        synthetic.some(tmp_path / "runs" / folder, "ppo", seed=ord(folder))
+    rows = [row.plain() for row in metrics(99)] if name == "metrics.jsonl" else [times(n) for n in range(1, 100)]
+    (tmp_path / "runs" / "a" / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = publish([tmp_path / "runs"], tmp_path / "published")
+    assert [path.name for path in found.runs] == ["b"]
+    assert f"{name} has more than" in found.left_out[tmp_path / "runs" / "a"]
+
+
+def times(n: int) -> dict[str, Any]:
+    return {"steps": 128 * n, "steps_per_s": 1.0, "seconds": {"collect": 1.0}}

@@ -402,7 +402,7 @@ def test_a_variant_that_is_too_long_to_show_is_left_out(tmp_path: Path) -> None:
     configured(lambda plain: plain["preset_values"].update({f"z{i}": i for i in range(1000)}))(tmp_path / "0")
     records, problems = read([tmp_path])
     assert [record.label for record in records] == ["mx [init]"]  # alone, its defaults are those of the method
-    assert "preset_values is " in problems[0].text
+    assert "preset_values has 1,0" in problems[0].text
     assert "preset_values has z, which is longer than a setting" in problems[1].text
 
 
@@ -414,3 +414,30 @@ def test_many_hashes_of_one_environment_are_no_chain() -> None:
         for run in range(10)
     ]  # fmt: skip
     assert len(set(_kinds(list(owns)))) == 1
+
+
+@pytest.mark.parametrize("change", [{"game": "coinrun_old"}, {"algorithm": {"ﬁ": 1, "fi": 2}}])
+def test_what_no_plugin_can_have_is_left_out_by_name(tmp_path: Path, change: dict[str, Any]) -> None:
+    """Though the method is not known here: a game that there is not, and names that Python takes for one."""
+    some(tmp_path / "a", "dcpg")
+    run = of_a_stranger(tmp_path / "b", "x")
+    configured(lambda plain: plain.update(change | ({"environment": None} if "game" in change else {})))(run)
+    records, problems = read([tmp_path])
+    assert [record.path.name for record in records] == ["a"]
+    assert [problem.path.name for problem in problems] == ["b"]
+    assert problems[0].text.startswith("left out: config.json: ")
+
+
+def test_defaults_that_changed_with_something_else_are_still_told_apart(tmp_path: Path) -> None:
+    """Another release's preset may differ in what decides no setting."""
+    for seed in range(4):
+        run = of_a_stranger(tmp_path / f"{seed}", "x", seed)
+
+        def other(plain: dict[str, Any], seed: int = seed) -> None:
+            plain["preset_values"] = {"steps": 2048 * (1 + seed // 2)}
+            plain["algorithm"]["gamma"] = plain["method_values"]["algorithm.gamma"] = 0.5 if seed > 1 else 0.999
+            plain["init"] = None
+
+        configured(other)(run)
+    records, _ = read([tmp_path])
+    assert [record.label for record in records] == ["mx", "mx", "mx [gamma=0.5]", "mx [gamma=0.5]"]

@@ -220,7 +220,11 @@ def test_milestones_hold_the_weights_of_their_time(tmp_path: Path) -> None:
         dcpg.load(long, at=512)
     away = RunDirectory(long.directory).milestones / "000000000768.json"
     away.write_text(away.read_text().replace('"config": "', '"config": "0'))
-    with pytest.raises(NoValidCheckpoint, match="it belongs to another configuration"):
+    with pytest.raises(NoValidCheckpoint, match=r"at 768 steps of .* belongs to another run"):
+        dcpg.load(long, at=768)
+    config = long.directory / "config.json"
+    config.write_text(config.read_text().replace('"mode": "easy"', '"mode": "hard"'))
+    with pytest.raises(NoValidCheckpoint, match=r'env\.mode was "easy" and is "hard"\. Change it back'):
         dcpg.load(long, at=768)
 
 
