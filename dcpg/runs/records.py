@@ -231,24 +231,28 @@ def _measurements(run: RunDirectory, config: Config, notes: list[str]) -> list[M
     if "stiffness" not in config.analyse:
         return []
     found = []
-    for number, metrics in enumerate(metrics_of(run, config, notes), 1):
-        if "stiffness" in metrics.more:
+    for number, row in enumerate(_metrics(run, config, notes), 1):
+        if "stiffness" in row:
             where = f"metrics.jsonl, row {number}"
+            metrics = parse(row, Metrics, where)
             values = {n: _number(metrics.more.get(column), f"{where}: {column}") for n, column in STIFFNESS.items()}
             found.append(Measurement(metrics.steps, **values))
     return found
 
 
-def metrics_of(run: RunDirectory, config: Config, notes: list[str] | None = None) -> Iterator[Metrics]:
+def _metrics(run: RunDirectory, config: Config, notes: list[str]) -> Iterator[dict[str, Any]]:
+    longest = LONGEST_METRICS + GENEROUS * EPISODE_BYTES * config.rollout_size
+    return _rows(run.metrics.path, notes, min(config.rollouts, MOST_COUNT), longest)
+
+
+def metrics_of(run: RunDirectory, config: Config) -> Iterator[Metrics]:
     """The rows of metrics.jsonl one after the other, no more and no longer ones than a run with its settings has."""
-    most, longest = min(config.rollouts, MOST_COUNT), LONGEST_METRICS + GENEROUS * EPISODE_BYTES * config.rollout_size
-    rows = _rows(run.metrics.path, [] if notes is None else notes, most, longest)
-    for number, row in enumerate(rows, 1):
+    for number, row in enumerate(_metrics(run, config, []), 1):
         yield parse(row, Metrics, f"metrics.jsonl, row {number}")
 
 
 def timing_of(run: RunDirectory, config: Config) -> list[Timing]:
-    """The rows of timing.jsonl."""
+    """The rows of timing.jsonl, within the same bounds."""
     rows = _rows(run.timing.path, [], GENEROUS * min(config.rollouts, MOST_COUNT), ROW_BYTES)
     return [parse(row, Timing, f"timing.jsonl, row {number}") for number, row in enumerate(rows, 1)]
 
