@@ -47,7 +47,8 @@ from dcpg.text import LONGEST, printable, say
 EXPORT = "export"  # the key that makes a folder an export, and says which weights it holds
 PROCGEN, LATER = "procgen", "procgen_later"  # the library at the start, and others after a resume
 ENVIRONMENT, PLUGINS = "environment", "plugins"  # the user's own
-MOST_VALUES, LONGEST_VALUE = 500, 10_000  # of the values that a preset sets; characters of one
+MOST_VALUES = 1000  # settings of a method or a preset
+LONGEST_VALUE = 10_000  # characters of one that a preset sets
 LONG = 500  # characters of a setting that a checkpoint does not repeat
 BESIDES = (  # in the file besides settings
     "schema", "preset_values", "init", "versions", PROCGEN, LATER, ENVIRONMENT, PLUGINS, "method_values", "explained",
@@ -123,15 +124,13 @@ def parse_written(plain: Mapping[str, Any], where: Path | str = "config.json", c
 
 
 def _table(found: Any, key: str) -> dict[str, Any]:
-    if not isinstance(found, dict):
-        raise BadInput(f"{key} is {printable(found)!r}, not a table of settings.")
+    if not isinstance(found, dict) or len(found) > MOST_VALUES:
+        raise BadInput(f"{key} is {printable(found)!r}, not a table of at most {MOST_VALUES} settings.")
     return dict(found)
 
 
 def _check_sizes(found: Mapping[str, Any], key: str) -> None:
-    """Every comparison has a preset's values, which are few and short; a plugin's own may be as long as it likes."""
-    if len(found) > MOST_VALUES:
-        raise BadInput(f"{key} has {len(found):,} settings, more than {MOST_VALUES}.")
+    """Every comparison has a preset's values, which are short; a plugin's own may be as long as it likes."""
     for name, value in found.items():
         if len(name) > LONGEST or len(str(value)) > LONGEST_VALUE:
             raise BadInput(f"{key} has {printable(name, 40)}, which is longer than a setting.")
@@ -272,10 +271,10 @@ class _Values(Section):
     def of(cls, plain: Any) -> Section:
         taken = {*dir(cls), "self"}
         # Python takes two names for one that are the same in this form
-        names = [unicodedata.normalize("NFKC", name) for name in plain] if isinstance(plain, dict) else []
-        if names != [*plain] or not all(name.isidentifier() and name not in taken for name in names):
-            raise BadInput("algorithm is not a table of settings.")
         values = _with_tuples(_table(plain, "algorithm"))
+        names = [unicodedata.normalize("NFKC", name) for name in values]
+        if names != [*values] or not all(name.isidentifier() and name not in taken for name in names):
+            raise BadInput("algorithm is not a table of settings.")
         if not all(isinstance(v, bool | int | float | str | tuple | None) for v in values.values()):
             raise BadInput("algorithm has values that are no settings.")
         kind = dataclasses.make_dataclass("_Values", [(name, Any) for name in values], bases=(cls,), frozen=True)

@@ -59,7 +59,8 @@ def setting_of(config: Config, preset_values: Mapping[str, Any]) -> Setting:
     every = {name: value for name, value, _ in dotted(config)}
     common = {n: v for n, v in every.items() if not n.startswith((*_OF_THE_METHOD, *_OF_THE_COMPUTER))}
     levels = tuple((n, v) for n, v in common.items() if n.startswith("levels."))
-    rest = tuple((n, v) for n, v in (common | _of_the_method(preset_values)).items() if not n.startswith("levels."))
+    others = {n: v for n, v in common.items() if not n.startswith("levels.")}
+    rest = tuple((others | _of_the_method(preset_values)).items())
     return Setting(config.rollouts * config.rollout_size, config.preset, levels, rest)
 
 

@@ -12,9 +12,18 @@ from dcpg.config.written import parse_written
 from dcpg.errors import BadInput, StorageFailed
 from dcpg.runs.export import check_replaceable, public_config, replacing_folder
 from dcpg.runs.folders import run_directories
-from dcpg.runs.records import MOST_ANALYSIS, MOST_NOTES, PUBLISHED, STIFFNESS, metrics_of, read_run, timing_of
+from dcpg.runs.records import (
+    MOST_ANALYSIS,
+    MOST_NOTES,
+    PUBLISHED,
+    STIFFNESS,
+    metrics_of,
+    most_bytes,
+    read_run,
+    timing_of,
+)
 from dcpg.storage.files import dump, read_json, read_regular, write_durable
-from dcpg.storage.rows import MOST_ROWS, Metrics, Row, Timing, first_rows
+from dcpg.storage.rows import Metrics, Timing, first_rows
 from dcpg.storage.rundir import RunDirectory
 
 ROWS = 50  # of metrics.jsonl and of timing.jsonl that are kept by default
@@ -47,7 +56,7 @@ def publish(
     paths = [path for path in paths if inside not in path.resolve().parents]  # what an earlier call has published
     names: dict[str, Path] = {}
     left_out = {problem.path: problem.text for problem in problems}
-    ready: dict[str, dict[str, bytes]] = {}
+    ready = list[str]()
     notes: dict[Path, list[str]] = {}
     for path in paths:
         name = path.resolve().name
@@ -56,8 +65,9 @@ def publish(
         names[name] = path
         check_replaceable(out / name, FILES, _is_published, "published rows")
         try:
-            ready[name], found = _contents(path, rows)
+            _, found = _contents(path, rows)  # and again below: all runs together may have no room in memory
             notes |= {path: found} if found else {}
+            ready.append(name)
         except BadInput as error:
             left_out[path] = str(error)
     if not ready:
@@ -65,7 +75,8 @@ def publish(
         raise BadInput(f"There is nothing to publish outside of {out}. {reasons}".rstrip())
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for name, files in ready.items():
+        for name in ready:
+            files, _ = _contents(names[name], rows)
             show(f"{name}: {sum(map(len, files.values())) / 1e3:,.0f} kB")
             _write(out / name, files)
     except OSError as error:
@@ -83,27 +94,32 @@ def _contents(path: Path, rows: int) -> tuple[dict[str, bytes], list[str]]:
     run, (record, notes) = RunDirectory(path), read_run(path)
     if not record.finished:
         raise BadInput(f"it has {record.steps:,} of {record.setting.steps:,} steps")
-    plain = run.read_config()
-    files = {PUBLISHED: dump({"kept_rows": rows, **({"notes": notes[:MOST_NOTES]} if notes else {})})}
-    files |= {"config.json": dump(public_config(parse_written(plain, run.config, code=False), anonymous), indent=2)}
+    files: dict[str, bytes] = {}
     for name in WHOLE:
         try:
-            files[name] = read_regular(path / name, MOST_ROWS)
+            files[name] = read_regular(path / name, most_bytes(record.config))
         except FileNotFoundError:
             continue
         except OSError as error:
             raise BadInput(f"{name} cannot be read ({error.strerror or error})") from None
     files["eval.jsonl"] = first_rows(run.evaluations.path, len(record.evaluations))
-    files["metrics.jsonl"] = _lines(thinned(partial(metrics_of, run, record.config), rows))
-    files["timing.jsonl"] = _lines(merged(timing_of(run, record.config), rows))
+    files["metrics.jsonl"] = b"".join(thinned(partial(metrics_of, run, record.config), rows))
+    try:
+        files["timing.jsonl"] = b"".join(dump(row.plain()) for row in merged(timing_of(run, record.config), rows))
+    except BadInput as error:  # a report needs no times
+        notes.append(f"timing.jsonl was passed over ({error})")
+    written = parse_written(run.read_config(), run.config, code=False)
+    files["config.json"] = dump(public_config(written, anonymous), indent=2)
+    files[PUBLISHED] = dump({"kept_rows": rows, **({"notes": notes[:MOST_NOTES]} if notes else {})})
     return files, notes
 
 
-def thinned(read: Callable[[], Iterable[Metrics]], most: int) -> list[Metrics]:
-    """Rows at equal distances, the last one among them, and all with measurements. They are read twice and not kept."""
+def thinned(read: Callable[[], Iterable[Metrics]], most: int) -> list[bytes]:
+    """Rows at equal distances, the last one among them, and all with measurements; read twice to keep no others."""
     measured, count = set(STIFFNESS.values()), sum(1 for _ in read())
     apart = max(-(-count // most), 1)
-    return [row for n, row in enumerate(read(), 1) if (count - n) % apart == 0 or measured & set(row.more)]
+    kept = (row for n, row in enumerate(read(), 1) if (count - n) % apart == 0 or measured & set(row.more))
+    return [dump(row.plain()) for row in kept]
 
 
 def merged(rows: Sequence[Timing], most: int) -> list[Timing]:
@@ -111,15 +127,12 @@ def merged(rows: Sequence[Timing], most: int) -> list[Timing]:
     apart, before, found = max(-(-len(rows) // most), 1), 0, []
     for start in range(0, len(rows), apart):
         group = rows[start : start + apart]
-        seconds = {name: sum(row.seconds.get(name, 0.0) for row in group) for name in group[0].seconds}
+        names = dict.fromkeys(name for row in group for name in row.seconds)
+        seconds = {name: sum(row.seconds.get(name, 0.0) for row in group) for name in names}
         took, steps = sum(seconds.values()), group[-1].steps
         found.append(Timing(steps=steps, steps_per_s=(steps - before) / took if took else 0.0, seconds=seconds))
         before = steps
     return found
-
-
-def _lines(rows: Iterable[Row]) -> bytes:
-    return b"".join(dump(row.plain()) for row in rows)
 
 
 def _write(target: Path, files: dict[str, bytes]) -> None:

@@ -248,7 +248,10 @@ def _metrics(run: RunDirectory, config: Config, notes: list[str]) -> Iterator[di
 def metrics_of(run: RunDirectory, config: Config) -> Iterator[Metrics]:
     """The rows of metrics.jsonl one after the other, no more and no longer ones than a run with its settings has."""
     for number, row in enumerate(_metrics(run, config, []), 1):
-        yield parse(row, Metrics, f"metrics.jsonl, row {number}")
+        found = parse(row, Metrics, f"metrics.jsonl, row {number}")
+        if len(found.episode_returns) > GENEROUS * config.rollout_size:
+            raise BadInput(f"metrics.jsonl, row {number}: {len(found.episode_returns):,} episodes in one rollout.")
+        yield found
 
 
 def timing_of(run: RunDirectory, config: Config) -> list[Timing]:
@@ -260,10 +263,10 @@ def timing_of(run: RunDirectory, config: Config) -> list[Timing]:
 def _analyses(run: RunDirectory, config: Config, steps: int, notes: list[str]) -> dict[str, dict[str, Any]]:
     """The results of `dcpg analyse` for this run's newest weights, if they have the form that the report reads."""
     found: dict[str, dict[str, Any]] = {}
-    most = GENEROUS * min(len(config.levels.seeds) or config.levels.count or MOST_LEVELS, MOST_LEVELS)
+    most = _most_levels(config)
     for name, check in (("ood-actions", _check_ood_actions), ("levels", partial(_check_levels, most=most))):
         try:
-            plain = read_json(run.analysis / f"{name}.json", MOST_ANALYSIS + most * LEVEL_BYTES)
+            plain = read_json(run.analysis / f"{name}.json", most_bytes(config))
             expected = {"analysis": name, "method": config.method, "game": config.game, "seed": config.seed}
             if {key: plain[key] for key in expected} != expected:
                 raise BadInput("it is of another run")
@@ -276,6 +279,15 @@ def _analyses(run: RunDirectory, config: Config, steps: int, notes: list[str]) -
         except (ValueError, TypeError, KeyError, AttributeError, BadInput) as error:
             notes.append(f"analysis/{name}.json was passed over ({error})")
     return found
+
+
+def _most_levels(config: Config) -> int:
+    return GENEROUS * min(len(config.levels.seeds) or config.levels.count or MOST_LEVELS, MOST_LEVELS)
+
+
+def most_bytes(config: Config) -> int:
+    """Of an analysis or a summary."""
+    return MOST_ANALYSIS + _most_levels(config) * LEVEL_BYTES
 
 
 def _check_ood_actions(plain: Any) -> dict[str, Any]:

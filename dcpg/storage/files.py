@@ -13,7 +13,7 @@ import math
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -21,12 +21,12 @@ from typing import IO, Any
 from dcpg.errors import causes
 
 DEEPEST = 50  # lists and tables inside each other; a configuration has 3
-MOST_COPIED = 2**29  # bytes of a file that is copied because it has a second name
 MOST_TABLES = 1_000_000  # lists and tables in one file: an empty list has 2 bytes and takes 60 of memory
 MOST_COLUMNS = 2_000_000  # of all tables in one file
 LARGEST_INTEGER = 2**64  # larger ones are in no file of this program, and fit no float
 
 
+MOST_COPIED = 2**33  # bytes of a file that is copied because it has a second name
 # errors that say nothing about a file and may be gone in a moment: too many are open, no memory, storage that is away
 AWAY = frozenset((
     errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EHOSTDOWN,
@@ -134,7 +134,10 @@ def open_appending(path: Path) -> IO[bytes]:
     except OSError:
         found = None
     if found is not None and stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
-        write_atomic(path, read_regular(path, MOST_COPIED))
+        if found.st_size > MOST_COPIED:
+            raise OSError(errno.EFBIG, f"it has a second name and more than {MOST_COPIED:,} bytes", str(path))
+        with open_regular(path) as file:
+            write_atomic(path, iter(lambda: file.read(2**20), b""))
     return open(path, "ab", buffering=0, opener=_plain)
 
 
@@ -169,16 +172,17 @@ def fsync_dir(path: Path) -> None:
         os.close(fd)
 
 
-def write_durable(path: Path, data: bytes) -> None:
+def write_durable(path: Path, data: bytes | Iterable[bytes]) -> None:
     """Write a new file that is on the disk when this returns. An old file or link is removed, never written through."""
     path.unlink(missing_ok=True)
     with open(path, "xb") as file:
-        file.write(data)
+        for part in [data] if isinstance(data, bytes) else data:
+            file.write(part)
         file.flush()
         os.fsync(file.fileno())
 
 
-def write_atomic(path: Path, data: bytes) -> None:
+def write_atomic(path: Path, data: bytes | Iterable[bytes]) -> None:
     """Replace a file atomically: readers see the old contents or the new ones."""
     temporary = _temporary(path)
     write_durable(temporary, data)

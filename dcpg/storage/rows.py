@@ -7,6 +7,7 @@ or has one of another type is refused with a sentence, and a file ends for its r
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import io
 import itertools
@@ -14,7 +15,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -29,6 +30,7 @@ MOST_COUNT = 2_000_000  # rows of a file; each takes memory, whatever is in it
 MOST_ROW = 2**25  # bytes of a row
 MOST_TABLES = MOST_COLUMNS = 10_000  # in a row; it has a few lists and some hundred columns
 MOST_ROWS = 2**29  # bytes of a file of rows; the paper's longest runs have a tenth of that
+MOST_WRITTEN = 2**33  # bytes of a run's own file, which is read line by line; of episodes of one step, 300 million
 SPLITS = {"train": "training levels", "test": "unseen levels"}  # what an evaluation is played on, and its name
 VALUES = ("predicted_value", "true_value", "true_value_own_gamma")
 
@@ -263,9 +265,14 @@ class Rows:
         self.count = count
         if not self.writes:
             return
-        data = first_rows(self.path, count)
-        write_atomic(self.path, data)
-        self._hash = hashlib.sha256(data)
+        self._hash = hashlib.sha256()
+
+        def kept() -> Iterator[bytes]:
+            for line in _first(self.path, count):
+                self._hash.update(line)
+                yield line
+
+        write_atomic(self.path, kept())
         self.pending.clear()
 
 
@@ -299,7 +306,37 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 def first_rows(path: Path, count: int) -> bytes:
     """The first `count` lines of a file as they are."""
-    return b"".join(itertools.islice(io.BytesIO(_bytes(path)), count))
+    return b"".join(_first(path, count))
+
+
+def hash_of_first(path: Path, count: int) -> str:
+    """The SHA-256 of the first `count` lines of a file."""
+    found = hashlib.sha256()
+    for line in _first(path, count):
+        found.update(line)
+    return found.hexdigest()
+
+
+def _first(path: Path, count: int) -> Iterator[bytes]:
+    for line in _lines(path) if count else ():
+        yield line
+        count -= line.endswith(b"\n")
+        if not count:
+            return
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The lines of a run's own file one after the other; one that is too long to be a row comes in parts."""
+    try:
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size > MOST_WRITTEN:
+                raise OSError(errno.EFBIG, f"it has more than {MOST_WRITTEN:,} bytes")
+            while line := file.readline(MOST_ROW + 1):
+                yield line
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read ({error.strerror}).") from None
 
 
 def _bytes(path: Path) -> bytes:
@@ -328,17 +365,26 @@ def parse_rows(data: bytes) -> list[dict[str, Any]]:
 
 def count_rows(path: Path) -> int:
     """The number of a file's rows, up to the first line that is torn or not a row; none of them is kept."""
-    return sum(1 for _ in each_row(_bytes(path)))
+    return sum(1 for _ in rows_of(path))
 
 
 def count_lines(path: Path) -> int:
     """The number of a file's whole lines, whatever they hold."""
-    return _bytes(path).count(b"\n")
+    return sum(line.endswith(b"\n") for line in _lines(path))
 
 
 def each_row(data: bytes) -> Iterator[dict[str, Any]]:
     """The columns of JSON lines one after the other, up to the first one that is torn or not a row."""
-    for line in io.BytesIO(data):
+    return _each(io.BytesIO(data))
+
+
+def rows_of(path: Path) -> Iterator[dict[str, Any]]:
+    """The same of a run's own file, none of which is kept."""
+    return _each(_lines(path))
+
+
+def _each(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    for line in lines:
         if len(line) > MOST_ROW or not is_modest(line, MOST_TABLES, MOST_COLUMNS):
             return
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ from dcpg.machine.memory import memory_was_refused
 from dcpg.machine.needs import Needs
 from dcpg.ranks import Ranks
 from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged, Manifest
-from dcpg.storage.rows import Rows, count_lines, first_rows, parse_rows, read_rows
+from dcpg.storage.rows import Rows, count_lines, first_rows, hash_of_first, parse_rows, rows_of
 from dcpg.storage.rundir import RunDirectory
 from dcpg.text import counted, for_audience
 from dcpg.training.evaluations import Evaluations
@@ -231,7 +230,7 @@ class Saver:
         """Whether the first rows of a file are not those that a checkpoint stands on; older ones have no hash."""
         if written is None or there < count:
             return False
-        return hashlib.sha256(first_rows(file.path, count)).hexdigest() != written
+        return hash_of_first(file.path, count) != written
 
     def _truncate_rows(self, rows: Mapping[str, int]) -> None:
         try:
@@ -241,7 +240,7 @@ class Saver:
             due = self.evaluations.before(at.rollout) + self.evaluations.due(at.rollout)
             there = self._evaluations_there(at, rows["eval"])  # a last one that is missing is played again
             self.directory.evaluations.truncate(min(rows["eval"], due, there))
-            timing = [row.get("steps") for row in read_rows(self.directory.timing.path)]
+            timing = (row.get("steps") for row in rows_of(self.directory.timing.path))
             self.directory.timing.truncate(sum(isinstance(steps, int) and steps <= self.steps for steps in timing))
         except OSError as error:
             raise StorageFailed(

@@ -321,6 +321,8 @@ class Trainer(LoopObserver):
         """Tell the watchdog. A child that an environment forked, and that goes on here, would write the same run."""
         if os.getpid() != self._pid:
             os._exit(1)
+        if torch.get_num_threads() != self.config.machine.threads:  # by an environment or an observer
+            torch.set_num_threads(self.config.machine.threads)
         self.watchdog.alive()
 
     def _stop_if_asked(self, phase: str) -> None:

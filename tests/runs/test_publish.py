@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,12 @@ def metrics(count: int, measured: tuple[int, ...] = ()) -> list[Metrics]:
 
 
 def test_thinned_rows_are_at_equal_distances_with_the_last_and_all_measurements() -> None:
-    assert [row.rollout for row in thinned(lambda: metrics(10), 3)] == [2, 6, 10]
-    assert [row.rollout for row in thinned(lambda: metrics(10, measured=(1, 6, 7)), 3)] == [1, 2, 6, 7, 10]
-    assert [row.rollout for row in thinned(lambda: metrics(3), 50)] == [1, 2, 3]
+    def rollouts(rows: list[Metrics], most: int) -> list[int]:
+        return [json.loads(row)["rollout"] for row in thinned(lambda: rows, most)]
+
+    assert rollouts(metrics(10), 3) == [2, 6, 10]
+    assert rollouts(metrics(10, measured=(1, 6, 7)), 3) == [1, 2, 6, 7, 10]
+    assert rollouts(metrics(3), 50) == [1, 2, 3]
     assert thinned(lambda: [], 50) == []
 
 
@@ -202,15 +207,27 @@ def test_what_is_noted_about_a_run_is_noted_about_its_published_rows(
     assert again.notes == {tmp_path / "results" / "bigfish-dcpg-0": [note]}
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "timing.jsonl"])
-def test_rows_that_no_run_with_its_settings_writes_are_not_published(tmp_path: Path, name: str) -> None:
-    for folder in "ab":
-        synthetic.some(tmp_path / "runs" / folder, "ppo", seed=ord(folder))
-    rows = [row.plain() for row in metrics(99)] if name == "metrics.jsonl" else [times(n) for n in range(1, 100)]
-    (tmp_path / "runs" / "a" / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+def test_rows_that_no_run_with_its_settings_writes_are_not_published(tmp_path: Path) -> None:
+    for seed, folder in enumerate("abcd"):
+        synthetic.some(tmp_path / "runs" / folder, "ppo", seed=seed)
+    (tmp_path / "runs" / "a" / "metrics.jsonl").write_text(lines(row.plain() for row in metrics(99)))
+    full = metrics(1)[0].plain() | {"episode_returns": [1.0] * 1000}
+    (tmp_path / "runs" / "b" / "metrics.jsonl").write_text(lines([full]))
+    (tmp_path / "runs" / "c" / "timing.jsonl").write_text(lines(times(n) for n in range(1, 100)))
+    (tmp_path / "runs" / "d" / "summary.json").touch()
+    os.truncate(tmp_path / "runs" / "d" / "summary.json", 2**29 - 1)
     found = publish([tmp_path / "runs"], tmp_path / "published")
-    assert [path.name for path in found.runs] == ["b"]
-    assert f"{name} has more than" in found.left_out[tmp_path / "runs" / "a"]
+    assert [path.name for path in found.runs] == ["c"]
+    why = {path.name: reason for path, reason in found.left_out.items()}
+    assert "metrics.jsonl has more than 16 rows" in why["a"]
+    assert "1,000 episodes in one rollout" in why["b"]
+    assert "summary.json cannot be read (it has more than" in why["d"]
+    assert not (tmp_path / "published" / "c" / "timing.jsonl").exists()
+    assert "timing.jsonl was passed over" in found.notes[tmp_path / "runs" / "c"][0]
+
+
+def lines(rows: Iterable[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def times(n: int) -> dict[str, Any]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dcpg.errors import BadInput
+from dcpg.storage import rows
 from dcpg.storage.rows import (
     MOST_ROW,
     Evaluation,
@@ -129,3 +132,28 @@ def test_a_row_that_would_take_many_times_its_size_ends_the_file(tmp_path: Path)
     long = b'{"a": "' + b"x" * MOST_ROW + b'"}\n'
     (tmp_path / "rows").write_bytes(row + long)
     assert count_rows(tmp_path / "rows") == 1
+
+
+def test_a_runs_own_rows_are_read_line_by_line_however_many_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short episodes make long files: what a resume needs of them has no bound of a few hundred megabytes."""
+    path, data = tmp_path / "rows", b"".join(b'{"steps": %d, "words": "abcdefgh"}\n' % n for n in range(50))
+    path.write_bytes(data + b'{"torn')
+    monkeypatch.setattr(rows, "MOST_ROWS", 100)
+    assert (count_rows(path), count_lines(path)) == (50, 50)
+    assert [row["steps"] for row in rows.rows_of(path)] == list(range(50))
+    first = b"".join(data.splitlines(keepends=True)[:20])
+    assert rows.first_rows(path, 20) == first
+    assert rows.first_rows(path, 0) == b""
+    assert rows.hash_of_first(path, 20) == hashlib.sha256(first).hexdigest()
+    monkeypatch.setattr(rows, "MOST_ROW", 8)  # lines that are no rows come in parts, and count once
+    assert (count_rows(path), count_lines(path)) == (0, 50)
+    assert rows.first_rows(path, 20) == first
+    file = Rows(path)
+    file.truncate(20)
+    assert path.read_bytes() == first
+    assert file.sha256 == hashlib.sha256(first).hexdigest()
+    os.truncate(path, 2**33 + 1)
+    with pytest.raises(BadInput, match=r"cannot be read \(it has more than"):
+        count_lines(path)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import dcpg
 from dcpg.config.resolve import resolve
@@ -422,3 +423,19 @@ def test_the_lock_beats_while_a_checkpoint_is_restored(tmp_path: Path, monkeypat
     monkeypatch.setattr(Trainer, "restore", slowly)
     dcpg.resume(run, progress=False)
     assert beats[0] >= 1
+
+
+def test_whatever_sets_torchs_threads_a_run_has_its_own(tmp_path: Path) -> None:
+    """An environment or an observer may; a resume would have the run's again, and end with other bytes."""
+    threads = []
+
+    class Restless(dcpg.Observer):
+        def progress(self, phase: str, place: str) -> None:
+            threads.append(torch.get_num_threads())
+            torch.set_num_threads(3)
+
+    more = TINY | {"machine.threads": 2}
+    dcpg.train(
+        "ppo", "maze", preset="tiny", steps=128, out=tmp_path, settings=more, observer=Restless(), progress=False
+    )
+    assert set(threads) == {2}
