@@ -56,7 +56,7 @@ test: lint
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 test-faults: setup
-	$(BIN)/python -m pytest -m faults -n auto --maxprocesses 8 --dist loadgroup --durations=25
+	$(BIN)/python -m pytest -m faults -n auto --maxprocesses 8 --dist loadscope --durations=25
 
 docs: setup
 	@rm -rf site

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
+from xdist.scheduler import LoadScopeScheduling
 
 from dcpg import api, text
 from dcpg.envs import procgen
@@ -20,6 +22,24 @@ from tests.faults.figures import (  # noqa: F401  # hooks of pytest
 
 # under nohup it is ignored, all processes inherit that, and runs let it be
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+TOGETHER = ("test_sweep_ray.py", "test_notebook.py")  # one cluster at a time; a notebook that is executed once
+
+
+class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types for it
+    """Sends the tests of some files to one process, and all others wherever there is time.
+
+    Marks would do (--dist loadgroup), but xdist 3.8 writes groups where pytest 9.2 does not look.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::", maxsplit=1)[0]
+        return file if file.endswith(TOGETHER) else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesTogether | None:
+    return FilesTogether(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 DRAWING = ("test_cli.py", "test_extras.py", "test_outside.py", "test_run.py", "test_plugins.py")

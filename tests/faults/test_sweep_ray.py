@@ -22,7 +22,7 @@ from tests.faults import driver
 from tests.faults.driver import ROOT, Driver, Process, record, until
 from tests.faults.test_sweep_local import Sweep, gone, undisturbed  # noqa: F401 -- the second is a fixture
 
-pytestmark = [pytest.mark.faults, pytest.mark.xdist_group("ray")]  # one cluster at a time
+pytestmark = pytest.mark.faults
 
 NODES = 3
 # a cluster that nobody else can reach, with a token that its drivers know

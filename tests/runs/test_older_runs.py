@@ -23,6 +23,7 @@ from dcpg.config.written import fingerprint, parse_written, read_written
 from dcpg.envs.levels import PrioritisedLevels
 from dcpg.envs.library import library
 from dcpg.errors import BadInput
+from dcpg.runs import video
 from dcpg.runs.records import read_run
 from dcpg.storage.rows import read_rows
 from dcpg.storage.rundir import RunDirectory
@@ -68,7 +69,8 @@ def test_an_older_run_is_evaluated_as_its_rows_say(older: Path, name: str) -> No
 
 
 @pytest.mark.faults
-def test_an_older_run_is_recorded_analysed_and_exported(older: Path) -> None:
+def test_an_older_run_is_recorded_analysed_and_exported(older: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(video, "MAX_FRAMES", 30)
     run = older / "dcpg-finished"
     made = api.record(run, levels="3")
     assert made.video.stat().st_size > 1000
