@@ -16,6 +16,11 @@ Array = NDArray[Any]
 NUMBERS = "biuf"  # kinds of dtypes: bool, integers, floats
 
 
+def can_become(found: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    """Whether observations of a type may be converted to a space's: numbers to any float, or to what holds them all."""
+    return found.kind in NUMBERS and (wanted.kind == "f" or np.can_cast(found, wanted, "safe"))
+
+
 def saved_array(data: bytes, like: Array) -> Array:
     """What `np.save` wrote, in the dtype of `like`; ValueError for another shape, before memory is taken for it."""
     file = io.BytesIO(data)

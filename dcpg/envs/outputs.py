@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dcpg.envs.base import NUMBERS, Array
+from dcpg.envs.base import NUMBERS, Array, can_become
 from dcpg.errors import BadInput, Notice
 from dcpg.text import counted, printable
 
@@ -86,7 +86,7 @@ class Outputs:
     def _converted(self, array: Array, what: str) -> Array:
         """Numbers as the space's float, or as a type that holds them all; anything else is refused."""
         found, wanted = array.dtype, self.dtype
-        if found.kind not in NUMBERS or not (wanted.kind == "f" or np.can_cast(found, wanted, "safe")):
+        if not can_become(found, wanted):
             raise BadInput(
                 f"The environment gave {what} of type {found} where its space says {wanted}; return them as {wanted}, "
                 "or name their type in the space."

@@ -14,7 +14,7 @@ from dcpg.config.environments import EnvMaker, maker_for
 from dcpg.config.schema import Config
 from dcpg.config.written import read_written, warn_of_plugins
 from dcpg.core.actor import Actor, sample_actions
-from dcpg.envs.base import NUMBERS, Spaces
+from dcpg.envs.base import Spaces, can_become
 from dcpg.errors import BadInput, NoValidCheckpoint, NumericalFailure
 from dcpg.machine.automatic import settled
 from dcpg.machine.devices import device_of, prepare
@@ -77,10 +77,9 @@ class Agent:
         batch = observation[None] if single else observation
         if batch.shape[1:] not in shapes or not len(batch):
             raise BadInput(f"An observation has shape {self.spaces.raw_shape}; got {observation.shape}.")
-        found, wanted = batch.dtype, self.spaces.dtype
-        if found.kind not in NUMBERS or not (wanted.kind == "f" or np.can_cast(found, wanted, "safe")):
-            raise BadInput(f"An observation has the type {wanted}; got {found}.")
-        batch = batch.astype(wanted, copy=False)
+        if not can_become(batch.dtype, self.spaces.dtype):
+            raise BadInput(f"An observation has the type {self.spaces.dtype}; got {batch.dtype}.")
+        batch = batch.astype(self.spaces.dtype, copy=False)
         log_policy = self.actor.log_policy(batch if batch.shape[1:] == self.shape else self.spaces.arrange(batch))
         if log_policy.isnan().any():
             raise NumericalFailure("The policy is not finite for this observation; does it have numbers that are not?")

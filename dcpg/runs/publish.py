@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 from dcpg.config.identity import anonymous
-from dcpg.config.written import parse_written
 from dcpg.errors import BadInput, StorageFailed
 from dcpg.runs.export import check_replaceable, public_config, replacing_folder
 from dcpg.runs.folders import run_directories
@@ -55,33 +54,32 @@ def publish(
     inside = out.resolve()
     paths = [path for path in paths if inside not in path.resolve().parents]  # what an earlier call has published
     names: dict[str, Path] = {}
-    left_out = {problem.path: problem.text for problem in problems}
-    ready = list[str]()
-    notes: dict[Path, list[str]] = {}
     for path in paths:
         name = path.resolve().name
         if name in names:
             raise BadInput(f"{names[name]} and {path} have the same name; rename one, or publish them to two folders.")
         names[name] = path
         check_replaceable(out / name, FILES, _is_published, "published rows")
+    found = Published(out, [], {problem.path: problem.text for problem in problems})
+    for name, path in names.items():  # one at a time: all together may have no room in memory
         try:
-            _, found = _contents(path, rows)  # and again below: all runs together may have no room in memory
-            notes |= {path: found} if found else {}
-            ready.append(name)
+            files, notes = _contents(path, rows)
         except BadInput as error:
-            left_out[path] = str(error)
-    if not ready:
-        reasons = "; ".join(f"{path}: {why}" for path, why in left_out.items())
-        raise BadInput(f"There is nothing to publish outside of {out}. {reasons}".rstrip())
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name in ready:
-            files, _ = _contents(names[name], rows)
-            show(f"{name}: {sum(map(len, files.values())) / 1e3:,.0f} kB")
+            found.left_out[path] = str(error)
+            continue
+        show(f"{name}: {sum(map(len, files.values())) / 1e3:,.0f} kB")
+        try:
+            out.mkdir(parents=True, exist_ok=True)
             _write(out / name, files)
-    except OSError as error:
-        raise StorageFailed(f"{out} cannot be written ({error.strerror or error}).") from None
-    return Published(out, [out / name for name in ready], left_out, notes)
+        except OSError as error:
+            raise StorageFailed(f"{out} cannot be written ({error.strerror or error}).") from None
+        found.runs.append(out / name)
+        if notes:
+            found.notes[path] = notes
+    if not found.runs:
+        reasons = "; ".join(f"{path}: {why}" for path, why in found.left_out.items())
+        raise BadInput(f"There is nothing to publish outside of {out}. {reasons}".rstrip())
+    return found
 
 
 def _is_published(folder: Path) -> bool:
@@ -108,8 +106,7 @@ def _contents(path: Path, rows: int) -> tuple[dict[str, bytes], list[str]]:
         files["timing.jsonl"] = b"".join(dump(row.plain()) for row in merged(timing_of(run, record.config), rows))
     except BadInput as error:  # a report needs no times
         notes.append(f"timing.jsonl was passed over ({error})")
-    written = parse_written(run.read_config(), run.config, code=False)
-    files["config.json"] = dump(public_config(written, anonymous), indent=2)
+    files["config.json"] = dump(public_config(record.written, anonymous), indent=2)
     files[PUBLISHED] = dump({"kept_rows": rows, **({"notes": notes[:MOST_NOTES]} if notes else {})})
     return files, notes
 

@@ -21,12 +21,12 @@ from typing import IO, Any
 from dcpg.errors import causes
 
 DEEPEST = 50  # lists and tables inside each other; a configuration has 3
+MOST_COPIED = 2**33  # bytes of a file that is copied because it has a second name
 MOST_TABLES = 1_000_000  # lists and tables in one file: an empty list has 2 bytes and takes 60 of memory
 MOST_COLUMNS = 2_000_000  # of all tables in one file
 LARGEST_INTEGER = 2**64  # larger ones are in no file of this program, and fit no float
 
 
-MOST_COPIED = 2**33  # bytes of a file that is copied because it has a second name
 # errors that say nothing about a file and may be gone in a moment: too many are open, no memory, storage that is away
 AWAY = frozenset((
     errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EHOSTDOWN,
