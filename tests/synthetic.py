@@ -79,8 +79,9 @@ def split_columns(split: str, returns: Sequence[float], draw: random.Random) -> 
 
 
 def stiffness_rows(config: Config, draw: random.Random, count: int = 3) -> list[Row]:
+    """The first rollouts and the last one."""
     found = []
-    for i in range(1, count + 1):
+    for i in (*range(1, count), config.rollouts):
         row: Row = {
             "rollout": i,
             "steps": i * config.rollout_size,

@@ -34,6 +34,7 @@ from dcpg.storage.files import dump, own_folder, read_json, write_atomic
 from dcpg.storage.rows import SPLITS, Evaluation
 from dcpg.storage.rundir import RunDirectory
 from dcpg.text import drawn
+from dcpg.training.owner import CONFIGURATION, is_of
 
 Show = Callable[[str], None]
 STATES = 16_384  # one rollout of the paper
@@ -89,10 +90,12 @@ def analyse(
     """Analyse a run and write the result below it; `given` has the options that were given."""
     options = options_of(analysis, given, at)
     run = RunDirectory(directory)
-    config = read_written(run).config
+    written = read_written(run)
+    config = written.config
     check_applies(config, analysis)
     about: dict[str, Any] = {
-        "analysis": analysis, "method": config.method, "game": config.game, "seed": config.seed
+        "analysis": analysis, "method": config.method, "game": config.game, "seed": config.seed,
+        CONFIGURATION: written.fingerprint,
     }  # fmt: skip
     about |= {"asked": options} if options else {}
     need("report", "The picture of an analysis", "matplotlib")
@@ -117,12 +120,14 @@ def kept_result(
 ) -> dict[str, Any] | None:
     """What the same analysis of the same weights has left; None if it must be made, or made again."""
     options, run = options_of(analysis, given, at), RunDirectory(directory)
-    config = parse_written(run.read_config(), run.config, code=False).config
+    written = parse_written(run.read_config(), run.config, code=False)
+    config = written.config
     try:
         found = read_json(run.analysis / f"{_file_name(analysis, at)}.json", MOST_RESULT)
         steps = found["steps"][-1] if analysis == "values" else found["steps"]
         about = [found[name] for name in ("analysis", "method", "game", "seed")]
         same = about == [analysis, config.method, config.game, config.seed] and found.get("asked", {}) == options
+        same = same and is_of(written, found)
     except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError):
         return None
     newest = _newest_steps(run, analysis) if at is None else at

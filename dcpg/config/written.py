@@ -41,7 +41,7 @@ from dcpg.methods.drac import DrAC
 from dcpg.methods.plugins import TABLES, changed, find_method, load_everything, missing, parse_used, used
 from dcpg.settings import Section, dotted
 from dcpg.storage.files import dump, parse_json
-from dcpg.storage.rundir import RunDirectory
+from dcpg.storage.rundir import MOST_CONFIGURATION, RunDirectory
 from dcpg.text import LONGEST, printable, say
 
 EXPORT = "export"  # the key that makes a folder an export, and says which weights it holds
@@ -168,13 +168,16 @@ def to_write(config: Config, init: Path | None, environment: Environment | None 
     plugins = used(config.method, config.network.encoder)
     if plugins:  # enough for a report to show the run without them
         found |= {PLUGINS: plugins, "method_values": _method_values(config), "explained": explain(config)}
-    return _readable({"schema": SCHEMA, **config.to_json(), **found})
+    return readable({"schema": SCHEMA, **config.to_json(), **found})
 
 
-def _readable(plain: dict[str, Any]) -> dict[str, Any]:
+def readable(plain: dict[str, Any]) -> dict[str, Any]:
     """The same; what could not be read again, such as a whole number of more than 64 bits in a plugin, is refused."""
     try:
-        parse_written(parse_json(dump(plain)))
+        data = dump(plain, indent=2)
+        if len(data) > MOST_CONFIGURATION:
+            raise BadInput(f"it has {len(data):,} bytes, more than {MOST_CONFIGURATION:,}.")
+        parse_written(parse_json(data))
     except (BadInput, ValueError, OverflowError) as error:
         raise BadInput(f"This run's configuration could not be read again: {printable(error)}") from None
     return plain

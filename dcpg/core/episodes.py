@@ -48,11 +48,13 @@ class EpisodeCounter:
         self.lengths[:] = 0
 
     def state(self) -> dict[str, Any]:
-        return {"returns": self.returns.tolist(), "lengths": self.lengths.tolist(), "finished": self.finished}
+        return {"returns": self.returns.tolist(), "lengths": self.lengths.tolist(), **self.row()}
 
     def restore(self, state: dict[str, Any]) -> None:
         returns, lengths = np.array(state["returns"], np.float64), np.array(state["lengths"], np.int64)
         if returns.shape != self.returns.shape or lengths.shape != self.lengths.shape:
             raise ValueError(f"the episode counts have shape {returns.shape} instead of {self.returns.shape}")
         self.returns, self.lengths = returns, lengths
-        self.finished = [(float(r), int(n), int(level)) for r, n, level in state["finished"]]
+        columns = [state[name] for name in self.row()] if "finished" not in state else []
+        ended = zip(*columns, strict=True) if columns else state["finished"]  # one list per episode: of older releases
+        self.finished = [(float(r), int(n), int(level)) for r, n, level in ended]

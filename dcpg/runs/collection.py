@@ -47,17 +47,17 @@ def read(
 def with_common_values(records: list[Record], problems: list[Problem]) -> list[Record]:
     """Runs of a plugin's method whose defaults were changed become variants of what most of its runs have.
 
-    The defaults of a method are those of a preset too, so that each setting has its own.
+    The defaults of a method are those of a preset too, so that each preset has its own.
     """
     alike: dict[Any, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))  # -> values -> each time
     for record in records:
         found = record.written.method_values
         if found and not METHODS.is_own(record.config.method):
-            alike[record.config.method, record.setting][repr(sorted(found.items()))].append(found)
+            alike[record.config.method, record.setting.rest][repr(sorted(found.items()))].append(found)
     usual = {of: max(groups.values(), key=len)[0] for of, groups in alike.items()}
     named = list[Record]()
     for record in records:
-        common = usual.get((record.config.method, record.setting))
+        common = usual.get((record.config.method, record.setting.rest))
         if common is not None and record.written.method_values not in (None, {}, common):
             record = replace(record, written=replace(record.written, method_values=common))
         try:

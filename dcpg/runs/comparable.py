@@ -60,7 +60,7 @@ def setting_of(config: Config, preset_values: Mapping[str, Any]) -> Setting:
     common = {n: v for n, v in every.items() if not n.startswith((*_OF_THE_METHOD, *_OF_THE_COMPUTER))}
     levels = tuple((n, v) for n, v in common.items() if n.startswith("levels."))
     others = {n: v for n, v in common.items() if not n.startswith("levels.")}
-    rest = tuple((others | _of_the_method(preset_values)).items())
+    rest = tuple(sorted((others | _of_the_method(preset_values)).items()))  # whatever the order in the file
     return Setting(config.rollouts * config.rollout_size, config.preset, levels, rest)
 
 

@@ -11,7 +11,8 @@ from dcpg.errors import BadInput
 
 LONGEST_PROBLEM = 2000  # characters of a note: it may quote a value of megabytes
 LEFT_OVER = (".tmp-", ".old-")  # how the names of folders begin that an export makes, and leaves when it is killed
-SIGNS = {"eval.jsonl", "metrics.jsonl", "timing.jsonl", "summary.json", "checkpoints"}  # of a run, beside config.json
+ROWS = {"eval.jsonl", "metrics.jsonl", "timing.jsonl", "summary.json"}
+SIGNS = {*ROWS, "checkpoints"}  # of a run, beside config.json
 OWN_FOLDERS = ("checkpoints", "milestones", "tb", "analysis", "wandb")  # of a run: no other run lies in them
 
 
@@ -68,7 +69,8 @@ def _run_directories(top: Path, problems: list[Problem], links: list[Path]) -> I
         if not is_run and {"eval.jsonl", "metrics.jsonl"} <= {*files}:
             problems.append(Problem(Path(folder), "left out: it has the rows of a run, but no config.json"))
         if is_run:
-            below[:] = [name for name in below if name not in OWN_FOLDERS]
+            if ROWS & {*files}:  # without them, it may be another program's folder of checkpoints, with runs in it
+                below[:] = [name for name in below if name not in OWN_FOLDERS]
             yield Path(folder)
         inside |= {os.path.join(folder, name): within or is_run for name in below}
 

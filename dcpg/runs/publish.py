@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from dcpg.config.identity import anonymous
 from dcpg.errors import BadInput, StorageFailed
@@ -21,8 +25,8 @@ from dcpg.runs.records import (
     read_run,
     timing_of,
 )
-from dcpg.storage.files import dump, read_json, read_regular, write_durable
-from dcpg.storage.rows import Metrics, Timing, first_rows
+from dcpg.storage.files import dump, parse_json, read_json, read_regular, write_durable
+from dcpg.storage.rows import Metrics, Summary, Timing, first_rows
 from dcpg.storage.rundir import RunDirectory
 
 ROWS = 50  # of metrics.jsonl and of timing.jsonl that are kept by default
@@ -45,8 +49,9 @@ def publish(
 ) -> Published:
     """Copy the rows of every finished run at or below the directories; each run appears when it is whole.
 
-    Evaluations, summaries and analyses are copied as they are. Of metrics.jsonl about `rows` rows are kept, and those
-    with measurements; as many rows of timing.jsonl have the sums of the others. No weights are copied.
+    Evaluations and analyses are copied as they are, and summaries but for a hash. Of metrics.jsonl about `rows` rows
+    are kept, and those with measurements; as many rows of timing.jsonl have the sums of the others. No weights are
+    copied.
     """
     if rows < 1:
         raise BadInput(f"At least one row must be kept of each run, not {rows}.")
@@ -102,6 +107,8 @@ def _contents(path: Path, rows: int) -> tuple[dict[str, bytes], list[str]]:
             raise BadInput(f"{name} cannot be read ({error.strerror or error})") from None
     files["eval.jsonl"] = first_rows(run.evaluations.path, len(record.evaluations))
     files["metrics.jsonl"] = b"".join(thinned(partial(metrics_of, run, record.config), rows))
+    if "summary.json" in files:
+        files["summary.json"] = _summary(files["summary.json"], files["metrics.jsonl"])
     try:
         files["timing.jsonl"] = b"".join(dump(row.plain()) for row in merged(timing_of(run, record.config), rows))
     except BadInput as error:  # a report needs no times
@@ -109,6 +116,18 @@ def _contents(path: Path, rows: int) -> tuple[dict[str, bytes], list[str]]:
     files["config.json"] = dump(public_config(record.written, anonymous), indent=2)
     files[PUBLISHED] = dump({"kept_rows": rows, **({"notes": notes[:MOST_NOTES]} if notes else {})})
     return files, notes
+
+
+def _summary(data: bytes, metrics: bytes) -> bytes:
+    """A summary that has the hash of the rows that are kept."""
+    try:
+        found = Summary.parse(parse_json(data))
+    except (ValueError, TypeError):  # which is noted
+        return data
+    if found.rows is UNSET:
+        return data
+    kept = {**found.rows, "metrics.jsonl": hashlib.sha256(metrics).hexdigest()}
+    return dump(replace(found, rows=kept).plain(), indent=2)
 
 
 def thinned(read: Callable[[], Iterable[Metrics]], most: int) -> list[bytes]:

@@ -29,10 +29,12 @@ from dcpg.storage.rows import (
     Summary,
     Timing,
     each_row,
+    hash_of_first,
     parse,
 )
 from dcpg.storage.rundir import RunDirectory
 from dcpg.text import counted, is_name, printable
+from dcpg.training.owner import is_of
 
 FILES = (  # that a record is made from
     "config.json", "eval.jsonl", "metrics.jsonl", "summary.json", "analysis/levels.json", "analysis/ood-actions.json",
@@ -125,10 +127,11 @@ def read_run(path: Path) -> tuple[Record, list[str]]:
     setting_of(config, written.preset_values)  # refuses values that could not be compared
     if (own := written.environment) is not None and (len(own.sha256) > 1 or own.later):
         notes.append("its environment was changed while it trained")
-    evaluations = _evaluations(run, config, notes)
-    notes += [f"{name}: rows were changed after the run had written them" for name in _altered(run, notes)]
-    analyses = _analyses(run, config, evaluations[-1].steps if evaluations else 0, notes)
-    found = Record(path, written, evaluations, _measurements(run, config, notes), analyses)
+    evaluations, summary = _evaluations(run, config, notes), _summary(run, written, notes)
+    stiffness, rows = _measurements(run, config, evaluations, notes)
+    altered = _altered(run, summary, evaluations, rows) if summary is not None else []
+    notes += [f"{name}: rows were changed after the run had written them" for name in altered]
+    found = Record(path, written, evaluations, stiffness, _analyses(run, written, evaluations, notes))
     notes += [note for note in _noted_before(path) if note not in notes]
     found.check_label()
     return found, notes
@@ -143,16 +146,37 @@ def _noted_before(path: Path) -> list[str]:
         return []
 
 
-def _altered(run: RunDirectory, notes: list[str]) -> list[str]:
-    """The files that a resume found changed."""
+def _summary(run: RunDirectory, written: Written, notes: list[str]) -> Summary | None:
+    """What a run has come to. Files of two runs in one folder, as of two people's that were merged, are refused."""
     try:
-        found = Summary.parse(read_json(run.summary, MOST_ANALYSIS)).altered
+        found = Summary.parse(read_json(run.summary, MOST_ANALYSIS))
     except FileNotFoundError:
-        return []
+        return None
     except (ValueError, TypeError) as error:
         notes.append(f"summary.json was passed over ({printable(error)})")
-        return []
-    return [printable(name) for name in found] if found is not UNSET else []
+        return None
+    c = written.config
+    is_own = (found.method, found.game, found.seed) == (c.method, c.game, c.seed)
+    if not is_own or not is_of(written, found.plain()):
+        about = printable(f"{found.method} on {found.game}, seed {found.seed}")
+        raise BadInput(f"summary.json is of another run ({about}), or config.json was changed.")
+    return found
+
+
+def _altered(run: RunDirectory, summary: Summary, evaluations: list[Evaluation], metrics: int) -> list[str]:
+    """The files that a resume found changed, and those that are not as they were when the run ended."""
+    found = [printable(name) for name in summary.altered] if summary.altered is not UNSET else []
+    if summary.status != "finished" or not evaluations or evaluations[-1].steps != summary.steps:
+        return found
+    ends = {"train": summary.train_return, "test": summary.test_return}
+    if any(ends[name] not in (None, split.mean) for name, split in evaluations[-1].splits.items()):
+        raise BadInput("eval.jsonl and summary.json have different returns at the end: they are of two runs.")
+    hashes = summary.rows if summary.rows is not UNSET else {}
+    for rows, count in ((run.evaluations, len(evaluations)), (run.metrics, metrics)):
+        written = hashes.get(rows.path.name)
+        if count and written is not None and hash_of_first(rows.path, count) != written:
+            found.append(rows.path.name)
+    return list(dict.fromkeys(found))
 
 
 def _rows(path: Path, notes: list[str], most: int, longest: int = MOST_ROWS) -> Iterator[dict[str, Any]]:
@@ -226,18 +250,29 @@ def _without_episodes(evaluation: Evaluation) -> Evaluation:
     return replace(evaluation, splits=splits)
 
 
-def _measurements(run: RunDirectory, config: Config, notes: list[str]) -> list[Measurement]:
-    """The stiffness of a run that was asked to measure it: the metrics of other runs are long and have none."""
+def _measurements(
+    run: RunDirectory, config: Config, evaluations: list[Evaluation], notes: list[str]
+) -> tuple[list[Measurement], int]:
+    """The stiffness of a run that was asked to measure it, and the rows it was read from.
+
+    The metrics of other runs are long and have none. Those of a part of the training would be another average.
+    """
     if "stiffness" not in config.analyse:
-        return []
-    found = []
+        return [], 0
+    found, number, last = [], 0, None
     for number, row in enumerate(_metrics(run, config, notes), 1):
+        last = row.get("steps")
         if "stiffness" in row:
             where = f"metrics.jsonl, row {number}"
             metrics = parse(row, Metrics, where)
             values = {n: _number(metrics.more.get(column), f"{where}: {column}") for n, column in STIFFNESS.items()}
             found.append(Measurement(metrics.steps, **values))
-    return found
+    if evaluations and not (isinstance(last, int) and last >= evaluations[-1].steps):
+        notes.append(
+            f"metrics.jsonl ends before the evaluation at {evaluations[-1].steps:,} steps; its stiffness is left out"
+        )
+        return [], 0
+    return found, number
 
 
 def _metrics(run: RunDirectory, config: Config, notes: list[str]) -> Iterator[dict[str, Any]]:
@@ -260,15 +295,18 @@ def timing_of(run: RunDirectory, config: Config) -> list[Timing]:
     return [parse(row, Timing, f"timing.jsonl, row {number}") for number, row in enumerate(rows, 1)]
 
 
-def _analyses(run: RunDirectory, config: Config, steps: int, notes: list[str]) -> dict[str, dict[str, Any]]:
+def _analyses(
+    run: RunDirectory, written: Written, evaluations: list[Evaluation], notes: list[str]
+) -> dict[str, dict[str, Any]]:
     """The results of `dcpg analyse` for this run's newest weights, if they have the form that the report reads."""
     found: dict[str, dict[str, Any]] = {}
+    config, steps = written.config, evaluations[-1].steps if evaluations else 0
     most = _most_levels(config)
     for name, check in (("ood-actions", _check_ood_actions), ("levels", partial(_check_levels, most=most))):
         try:
             plain = read_json(run.analysis / f"{name}.json", most_bytes(config))
             expected = {"analysis": name, "method": config.method, "game": config.game, "seed": config.seed}
-            if {key: plain[key] for key in expected} != expected:
+            if {key: plain[key] for key in expected} != expected or not is_of(written, plain):
                 raise BadInput("it is of another run")
             kept = check(plain)
             if kept["steps"] < steps:

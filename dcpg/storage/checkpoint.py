@@ -43,7 +43,7 @@ SCHEMA = 2  # of new checkpoints
 READABLE = (1, 2)
 
 
-NAME = re.compile(r"[0-9]{12}[a-z0-9.-]*")
+NAME = re.compile(r"[0-9]{12}[0-9.-]*")  # a copy that somebody has named .bak is not the store's
 SET_ASIDE = "damaged-"  # what the name of a damaged one begins with
 FIRST_CHECKPOINT = "000000000000-00.000.000000-00000"  # with which every run begins
 

@@ -153,6 +153,8 @@ class Summary(Row, frozen=True, kw_only=True):
     test_returns: list[Number] | None = None
     pictures: list[str] | UnsetType = UNSET  # fingerprints of frames; several after a resume with another library
     altered: list[str] | UnsetType = UNSET  # files whose rows were not as the run had written them when it was resumed
+    configuration: str | UnsetType = UNSET  # a hash of it, as checkpoints name it
+    rows: dict[str, str] | UnsetType = UNSET  # file -> a hash of its rows, of a run that has finished
 
 
 class Event(Row, frozen=True, kw_only=True):
@@ -302,6 +304,15 @@ def parse(plain: Mapping[str, Any], kind: type[R], where: str) -> R:
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The columns of a file's rows, up to the first line that is torn or not a row; BadInput if it is no plain file."""
     return parse_rows(_bytes(path))
+
+
+def row_at(path: Path, number: int) -> dict[str, Any] | None:
+    """The columns of one row, counted from 0; None if the file has none there, or something else."""
+    for line in _lines(path):
+        if not number:
+            return next(_each([line]), None)
+        number -= line.endswith(b"\n")
+    return None
 
 
 def first_rows(path: Path, count: int) -> bytes:

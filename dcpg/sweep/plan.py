@@ -122,7 +122,7 @@ def named_sweeps() -> dict[str, Path]:
 
 
 def read(given: str, settings: Mapping[str, Any] | None = None, own: Mapping[str, str | None] | None = None) -> Plan:
-    """A sweep from a file, or one that comes with the package; `settings` take precedence over its [set].
+    """A sweep from a file, or one that comes with the package; `settings` take precedence over [set] for every method.
 
     `own` (env, test_env, name) is an environment instead of the file's games and environments.
     """
@@ -136,23 +136,38 @@ def read(given: str, settings: Mapping[str, Any] | None = None, own: Mapping[str
     try:
         if path.stat().st_size > MAX_FILE_SIZE:
             raise BadInput(f"{path} has {path.stat().st_size:,} bytes; a sweep is a small file.")
-        source = tomllib.loads(path.read_bytes().decode())
+        source = _overridden(tomllib.loads(path.read_bytes().decode()), settings or {})
     except OSError as error:
         raise BadInput(f"{path} cannot be read ({error.strerror}).") from None
     except (ValueError, RecursionError) as error:  # of TOML and of UTF-8
         raise BadInput(f"{path} is not TOML ({error}).") from None
     name = re.sub(r"[^a-z0-9+=,_-]+", "-", path.stem.lower()).strip("-")[:100] or "sweep"
-    for key, value in (settings or {}).items():
-        if key == "steps":  # a key of its own, outside [set]
-            source[key] = int(value) if str(value).isdecimal() else value
-        elif isinstance(source.setdefault("set", {}), dict):
-            source["set"][key] = value
     typed = {key: value for key, value in (own or {}).items() if value is not None}
     if typed and "env" not in typed:
         find(None, typed.get("test_env"), typed.get("name"))  # says that it goes with --env
     if typed:
         source = {key: value for key, value in source.items() if key not in ("games", "envs")} | {"envs": [typed]}
     return expand(name, source, path, Path.cwd() if typed else path.absolute().parent)
+
+
+def _overridden(source: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file holds, with settings from the command line instead of its own; a variant that has one is refused."""
+    typed, table = dict(given), source.get("set", {})
+    if "steps" in typed:  # a key of its own, outside [set]
+        steps = typed.pop("steps")
+        source = source | {"steps": int(steps) if str(steps).isdecimal() else steps}
+    if not typed or not isinstance(table, dict):
+        return source
+    variants = _flat(source["variants"]) if isinstance(source.get("variants"), dict) else {}
+    for name in typed:
+        if any(key.endswith(f".{name}") for key in variants):
+            raise BadInput(f"{name} is given on the command line and in [variants]; choose one.")
+    kept: dict[str, Any] = {}
+    for name, value in table.items():
+        own = name in METHODS and isinstance(value, dict)
+        left = {key: one for key, one in _flat(value if own else {name: value}).items() if key not in typed}
+        kept |= ({name: left} if left or not value else {}) if own else left
+    return source | {"set": kept | typed}
 
 
 def expand(name: str, source: dict[str, Any], where: Path | str, folder: Path | None = None) -> Plan:

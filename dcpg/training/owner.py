@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dcpg.config.schema import Config
 from dcpg.config.written import Written, changed_settings, digest
@@ -12,6 +13,8 @@ from dcpg.config.written import fingerprint as fingerprint_of
 from dcpg.errors import NoValidCheckpoint
 from dcpg.storage.checkpoint import Damaged, Manifest
 from dcpg.text import printable
+
+CONFIGURATION = "configuration"  # where a summary and an analysis have the hash
 
 
 class Foreign(Damaged):
@@ -47,6 +50,11 @@ class Owner:
         """Whether this is the hash of the run's configuration."""
         # as config.json has it, or with its numbers as the settings' types write them
         return config in (self.fingerprint, fingerprint_of(self.config.to_json()))
+
+
+def is_of(written: Written, found: Mapping[str, Any]) -> bool:
+    """Whether a summary or an analysis was made with a run's configuration; those of older releases do not say."""
+    return CONFIGURATION not in found or Owner.of(written).made(found[CONFIGURATION])
 
 
 def not_as_made(config: Path, changed: Sequence[str]) -> NoValidCheckpoint:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from dcpg.machine.memory import memory_was_refused
 from dcpg.machine.needs import Needs
 from dcpg.ranks import Ranks
 from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged, Manifest
-from dcpg.storage.rows import Rows, count_lines, first_rows, hash_of_first, parse_rows, rows_of
+from dcpg.storage.rows import Rows, count_lines, hash_of_first, row_at, rows_of
 from dcpg.storage.rundir import RunDirectory
 from dcpg.text import counted, for_audience
 from dcpg.training.evaluations import Evaluations
@@ -83,7 +84,7 @@ class Saver:
                 if self._failures >= SAVE_TRIES or (final and attempt == tries - 1):
                     raise StorageFailed(
                         f"{self.directory.path} could not be written to {self._failures} times ({error}). "
-                        f"{self.advice('disk space')}"
+                        f"{self.advice(_cure(error))}"
                     ) from None
                 if final:
                     time.sleep(1)
@@ -94,12 +95,12 @@ class Saver:
         """Whether there is a run yet: a new one writes config.json after its first checkpoint; it may be away now."""
         return not self.directory.is_new or os.path.exists(self.directory.config)  # which raises nothing
 
-    def advice(self, what: str) -> str:
-        """What is true and what to do when there was not enough of something."""
+    def advice(self, cure: str) -> str:
+        """What is true and what to do after a failure."""
         if self._exists():
-            return f"The last checkpoint is kept: free some {what}, then run: {self.resume_command}"
+            return f"The last checkpoint is kept: {cure}, then run: {self.resume_command}"
         again = for_audience("give the same `dcpg train` command again", "call dcpg.train again")
-        return f"The run had not begun, and there is nothing to resume: free some {what}, then {again}."
+        return f"The run had not begun, and there is nothing to resume: {cure}, then {again}."
 
     def _save(self) -> None:
         at, directory = self.algorithm.cursor, self.directory
@@ -220,8 +221,7 @@ class Saver:
         """
         path, before = self.directory.evaluations.path, self.evaluations.before(at.rollout)
         if at.line == 0 and count > before:
-            rows = parse_rows(first_rows(path, count)[len(first_rows(path, before)) :])
-            rollout = rows[0].get("rollout") if rows else None
+            rollout = (row_at(path, before) or {}).get("rollout")
             if isinstance(rollout, int) and rollout > at.rollout:
                 return before
         return count_lines(path)
@@ -244,5 +244,9 @@ class Saver:
             self.directory.timing.truncate(sum(isinstance(steps, int) and steps <= self.steps for steps in timing))
         except OSError as error:
             raise StorageFailed(
-                f"{self.directory.path} cannot be written to ({error}); free some disk space and try again."
+                f"{self.directory.path} cannot be written to ({error}); {_cure(error)} and try again."
             ) from None
+
+
+def _cure(error: OSError) -> str:
+    return "free some disk space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "see to its storage"

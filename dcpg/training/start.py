@@ -22,6 +22,7 @@ from dcpg.config.written import (
     check_plugins,
     other_library,
     read_written,
+    readable,
     to_write,
 )
 from dcpg.envs.base import Spaces, VectorEnv
@@ -143,7 +144,7 @@ def resume(
         changes = ({} if steps is None else {"steps": config.steps}) | _other_pictures(written, trainer)
         changes |= _other_environment(written, maker, trainer)
         if changes:
-            directory.write_json(directory.config, {**written.plain, **changes})
+            directory.write_json(directory.config, readable({**written.plain, **changes}))
         return trainer.run()
     finally:
         directory.lock.release()

@@ -27,7 +27,7 @@ from dcpg.errors import BadInput
 from dcpg.machine.memory import memory_was_refused
 from dcpg.ranks import Ranks
 from dcpg.storage.checkpoint import MOST_STATE, Checkpoint, Damaged
-from dcpg.storage.files import parse_json
+from dcpg.storage.files import is_modest, parse_json
 
 # errors from files of the right format with unexpected contents
 STRANGE = (
@@ -50,7 +50,7 @@ def pack(
         if state.tensors is not None and ranks.first:  # every rank holds the same
             own[f"{name}.safetensors"] = save_tensors(dict(state.tensors))
         if state.blobs is not None:
-            blobs = [json.dumps(state.own, allow_nan=False).encode(), *state.blobs]
+            blobs = [_plain(state.own), *state.blobs]
             data = joined(blobs)
             if len(data) > most:  # it could not be read again
                 raise BadInput(
@@ -60,8 +60,19 @@ def pack(
             own[f"{name}{ranks.suffix}.zst"] = zstandard.ZstdCompressor(level=1).compress(data)
         shared |= {_of_rank(key, ranks): partial(_saved, make) for key, make in state.shared.items()}
     if ranks.first:
-        own["state.json"] = json.dumps({**more, "parts": plain}, allow_nan=False).encode()
+        own["state.json"] = _plain({**more, "parts": plain})
     return own, shared
+
+
+def _plain(state: Any) -> bytes:
+    """JSON that `read_plain` takes; a checkpoint that could not be read again is not written."""
+    data = json.dumps(state, allow_nan=False).encode()
+    if len(data) > MOST_STATE or not is_modest(data):
+        raise BadInput(
+            f"The state of this run has {len(data):,} bytes beside its tensors, more than the {MOST_STATE:,} that a "
+            "checkpoint takes, mostly of the episodes that ended in one rollout; lower rollout_length or env.num_envs."
+        )
+    return data
 
 
 def unpack(checkpoint: Checkpoint, parts: Mapping[str, Stateful], ranks: Ranks, most: int) -> dict[str, State]:

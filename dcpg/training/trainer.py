@@ -126,11 +126,11 @@ class Trainer(LoopObserver):
         self.observer.start(self.config, self.directory.path, self.algorithm.cursor.rollout)
         # prepared now, while there is memory for it
         needed = f"There was no memory left; the run needs {self.needs.sentence()}."
-        out_of_memory = f"{needed} {self.saver.advice('memory')}"
+        out_of_memory = f"{needed} {self.saver.advice('free some memory')}"
         with self.signals, self.watchdog:
             try:
                 begin()
-                out_of_memory = f"{needed} {self.saver.advice('memory')}"
+                out_of_memory = f"{needed} {self.saver.advice('free some memory')}"
                 self._write_interim_summary("running")
                 self._evaluate_if_due()
                 while self.algorithm.cursor.rollout < self.config.rollouts:
@@ -359,6 +359,11 @@ class Trainer(LoopObserver):
             test_returns=test.returns if test else None,
             pictures=self.pictures or UNSET,
             altered=self.saver.altered or UNSET,
+            configuration=self.fingerprint,
+            rows=self._row_hashes() if status == "finished" else UNSET,
         )
         self.directory.write_json(self.directory.summary, summary.plain())
         return summary
+
+    def _row_hashes(self) -> dict[str, str]:
+        return {rows.path.name: rows.sha256 for rows in (self.directory.metrics, self.directory.evaluations)}

@@ -39,7 +39,7 @@ TERMS = {
 FINAL = re.compile(r"[0-9]{12}-00\.000\.000000-[0-9]{5}")
 COMPARED = ("weights.safetensors", "adam.safetensors", "state.json", "collector.zst")
 # small networks, evaluations and auxiliary phases (2 x 4 steps): what is tried here does not depend on sizes
-SMALL = ("evaluation.max_steps=12", "evaluation.episodes=2", "env.frame_size=16", "network.channels=2,4")
+SMALL = ("evaluation.max_steps=12", "evaluation.episodes=2", "env.frame_size=16", "network.channels=4")
 SHORT = ("E_aux", "E_V")  # epochs that are many by default
 # a bandit that tries another arm after each rollout
 ARMS = ("augment=ucb", "drac.c=5")

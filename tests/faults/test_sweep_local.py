@@ -35,7 +35,7 @@ preset = "tiny"
 evaluation.max_steps = 12
 evaluation.episodes = 2
 env.frame_size = 16
-network.channels = [2, 4]
+network.channels = [4]
 
 [set.ddcpg]
 algorithm.E_aux = 2

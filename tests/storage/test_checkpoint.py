@@ -49,6 +49,15 @@ def test_two_and_the_last_phase_end_are_kept(tmp_path: Path) -> None:
     assert CheckpointStore(tmp_path).names() == [NAMES[1], NAMES[4], NAMES[5]]
 
 
+def test_what_a_user_has_put_beside_them_is_left(tmp_path: Path) -> None:
+    saved(tmp_path, NAMES[0])
+    shutil.copytree(tmp_path / NAMES[0], tmp_path / f"{NAMES[0]}.bak")
+    for name in NAMES[1:]:
+        saved(tmp_path, name)
+    assert CheckpointStore(tmp_path).names() == NAMES[-2:]
+    assert (tmp_path / f"{NAMES[0]}.bak" / WEIGHTS).is_file()
+
+
 def test_a_shared_file_lives_as_long_as_a_manifest_names_it(tmp_path: Path) -> None:
     saved(tmp_path, NAMES[0], shared={A: b"1"}, phase_end=True)
     saved(tmp_path, NAMES[1], shared={A: b"1", B: b"2"})

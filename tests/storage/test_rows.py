@@ -147,9 +147,12 @@ def test_a_runs_own_rows_are_read_line_by_line_however_many_they_are(
     assert rows.first_rows(path, 20) == first
     assert rows.first_rows(path, 0) == b""
     assert rows.hash_of_first(path, 20) == hashlib.sha256(first).hexdigest()
+    found = [rows.row_at(path, number) for number in (0, 49, 50, 51)]
+    assert [row and row["steps"] for row in found] == [0, 49, None, None]
     monkeypatch.setattr(rows, "MOST_ROW", 8)  # lines that are no rows come in parts, and count once
     assert (count_rows(path), count_lines(path)) == (0, 50)
     assert rows.first_rows(path, 20) == first
+    assert rows.row_at(path, 3) is None
     file = Rows(path)
     file.truncate(20)
     assert path.read_bytes() == first

@@ -29,6 +29,7 @@ from tests.cli.test_cli import run as command
 from tests.sweep.fakes import Memory, drive_once, indexed, place, planned, write_run
 from tests.sweep.test_dry_run import fake_training
 
+QUICK = {"env": {"frame_size": 16}, "network": {"channels": [4]}, "evaluation": {"max_steps": 20, "episodes": 2}}
 DDCPG = {"methods": ["ppo", "ddcpg"], "analyse_after": {"ddcpg": ["ood-actions"]}}
 NAMES = ["starpilot-ppo-0", "starpilot-ddcpg-0", "starpilot-ppo-1", "starpilot-ddcpg-1"]
 
@@ -191,7 +192,7 @@ def test_the_plan_on_disk_has_them(tmp_path: Path) -> None:
 
 
 def attempt_of(root: Path, **changes: Any) -> Attempt:
-    (job,) = planned(methods="ddcpg", seeds=1, steps=128, analyse_after=["ood-actions", "values"]).jobs
+    (job,) = planned(methods="ddcpg", seeds=1, steps=128, set=QUICK, analyse_after=["ood-actions", "values"]).jobs
     return Attempt(str(root), job.name, job.config.to_json(), analyses=list(job.analyses), **changes)
 
 
@@ -223,7 +224,7 @@ def test_the_process_of_a_run_makes_them(tmp_path: Path) -> None:
 @pytest.mark.faults
 def test_a_process_that_is_given_more_steps_goes_on(tmp_path: Path) -> None:
     """The result is that of a run that was begun with them, and the analyses are of the new weights."""
-    (job,) = planned(methods="ddcpg", seeds=1, steps=256, analyse_after="values").jobs
+    (job,) = planned(methods="ddcpg", seeds=1, steps=256, set=QUICK, analyse_after="values").jobs
     (tmp_path / "runs").mkdir()
     for steps in (128, 256):
         config = {**job.config.to_json(), "steps": steps}

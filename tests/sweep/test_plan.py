@@ -229,6 +229,24 @@ def test_settings_of_the_command_come_over_the_files(tmp_path: Path) -> None:
         read("laptop", {"machine.threads": "0"})
 
 
+def test_settings_of_the_command_come_over_those_of_a_method_and_never_silently_under_a_variants(
+    tmp_path: Path,
+) -> None:
+    lines = [
+        'methods = ["ppo", "dcpg"]', 'games = "maze"', "[set]", "algorithm.gamma = 0.9", "[set.dcpg]",
+        "algorithm.gamma = 0.99", "algorithm.N_pi = 4", "[variants.dcpg]", "wide = {network.width = 2}",
+    ]  # fmt: skip
+    file = tmp_path / "own.toml"
+    file.write_text("\n".join(lines))
+    plan = read(str(file), {"algorithm.gamma": "0.5"})
+    assert {(job.label, job.config.algorithm.gamma) for job in plan.jobs} == {("ppo", 0.5), ("dcpg-wide", 0.5)}
+    assert {job.config.algorithm.N_pi for job in plan.jobs if job.config.method == "dcpg"} == {4}
+    assert expand(plan.name, json.loads(json.dumps(plan.source)), "sweep.json").jobs == plan.jobs
+    assert {job.config.algorithm.gamma for job in read(str(file)).jobs} == {0.9, 0.99}
+    with pytest.raises(BadInput, match=r"network\.width is given on the command line and in \[variants\]; choose one"):
+        read(str(file), {"network.width": "3"})
+
+
 @pytest.mark.parametrize("key", ["methods", "games"])
 def test_what_a_plan_needs(key: str) -> None:
     with pytest.raises(BadInput, match=f"{key} is missing"):

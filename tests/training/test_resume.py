@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
+import resource
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import dcpg
 from dcpg.config.resolve import resolve
@@ -21,6 +27,7 @@ from dcpg.errors import BadInput, Notice, NoValidCheckpoint, Stopped
 from dcpg.methods import METHODS
 from dcpg.storage.rows import read_rows
 from dcpg.storage.rundir import RunDirectory
+from dcpg.training import state
 from dcpg.training.start import start
 from dcpg.training.trainer import Trainer
 from tests.faults import driver
@@ -38,6 +45,27 @@ def contents(run: Path) -> dict[str, bytes]:
     found = {name: (run / name).read_bytes() for name in ("metrics.jsonl", "eval.jsonl")}
     newest = max(p for p in (run / "checkpoints").iterdir() if p.name[0].isdigit())
     return found | {name: (newest / name).read_bytes() for name in FILES}
+
+
+BANDIT = {"evaluation.episodes": 2, "evaluation.max_steps": 20}
+
+
+class OneStep(gymnasium.Env[Any, Any]):
+    """A bandit: every episode has one step."""
+
+    def __init__(self) -> None:
+        self.observation_space = gymnasium.spaces.Box(0, 1, (2,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.zeros(2, np.float32), float(action), True, False, {}
+
+
+def bandit(num_envs: int, seed: int, name: str = "") -> Any:
+    return SyncVectorEnv([OneStep] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
 
 
 def change_state(run: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -324,6 +352,55 @@ def test_a_checkpoint_without_a_hash_of_the_rows_still_resumes(tmp_path: Path) -
     (run.directory / "metrics.jsonl").write_bytes((run.directory / "metrics.jsonl").read_bytes().replace(b"1", b"2"))
     summary = dcpg.resume(run, steps=256).summary
     assert (summary["steps"], "altered" in summary) == (256, False)
+
+
+def test_a_rollout_may_have_more_episodes_than_a_file_has_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million episodes end in one rollout of a bandit; a state that could not be read again is not written."""
+    options = {"preset": "tiny", "settings": BANDIT | {"env.num_envs": 16, "rollout_length": 64}}
+    run = dcpg.train("ppo", env=bandit, name="bandit", steps=1024, out=tmp_path / "run", **options)  # type: ignore[arg-type]
+    (row,) = read_rows(run.directory / "metrics.jsonl")
+    assert len(row["episode_returns"]) == 1024
+    assert (driver.newest(run.directory) / "state.json").read_bytes().count(b"[") < 100  # of lists
+    assert dcpg.resume(run, env=bandit, steps=2048).summary["steps"] == 2048
+    monkeypatch.setattr(state, "MOST_STATE", 5_000)
+    with pytest.raises(BadInput, match="mostly of the episodes that ended in one rollout; lower rollout_length or env"):
+        dcpg.train("ppo", env=bandit, name="bandit", steps=1024, out=tmp_path / "large", **options)  # type: ignore[arg-type]
+
+
+def test_the_episodes_of_older_checkpoints_are_taken_over(tmp_path: Path) -> None:
+    """They were a list of three for each episode."""
+    run = dcpg.train("ppo", game="bossfight", preset="tiny", steps=512, out=tmp_path / "run", settings=TINY)
+
+    def older(plain: dict[str, Any]) -> dict[str, Any]:
+        episodes = plain["parts"]["collector"]["episodes"]
+        columns = [episodes.pop(f"episode_{name}") for name in ("returns", "lengths", "levels")]
+        episodes["finished"] = [list(one) for one in zip(*columns, strict=True)]
+        return plain
+
+    other = shutil.copytree(run.directory, tmp_path / "other")
+    change_state(other, older)
+    assert contents(dcpg.resume(run, steps=640).directory) == contents(dcpg.resume(other, steps=640).directory)
+
+
+def test_an_evaluation_that_is_no_row_takes_no_memory_at_a_resume(tmp_path: Path) -> None:
+    run = dcpg.train("ppo", game="maze", preset="tiny", steps=128, out=tmp_path / "run", settings=TINY)
+    path = run.directory / "eval.jsonl"
+    path.write_bytes(b"")
+    os.truncate(path, 2**31)  # one line of zeros that takes no room
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert dcpg.resume(run, steps=256).summary["steps"] == 256
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1_000_000  # KiB
+    assert [row["rollout"] for row in read_rows(path)][-1] == 2
+
+
+def test_a_configuration_that_could_not_be_read_again_is_not_written_by_a_resume(tmp_path: Path) -> None:
+    first, long = partial(bandit, name="a"), partial(bandit, name="a" * 2_100_000)
+    run = dcpg.train("ppo", env=first, name="bandit", preset="tiny", steps=128, out=tmp_path / "run", settings=BANDIT)
+    with pytest.raises(BadInput, match=r"configuration could not be read again: .*an id is no text of at most"):
+        dcpg.resume(run, env=long, steps=256)
+    assert dcpg.resume(run, env=first, steps=256).summary["steps"] == 256
 
 
 def test_a_cursor_beyond_the_rows_is_damage_and_takes_no_time(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ if sys.orig_argv[-2:] == ["-m", "dcpg.sweep.child"] and "DCPG_SWEEP_FAULTS" in o
                 file.write(f"{os.getpid()}\n")
             attempt = len((folder / f"{name}.attempts").read_text().splitlines())
             faults = json.loads((folder / f"{name}.json").read_text()) if (folder / f"{name}.json").exists() else [""]
-            inject.install(faults[min(attempt, len(faults)) - 1].split())
+            inject.install(["untried", "+", *faults[min(attempt, len(faults)) - 1].split()])
             return run(*args, **named)
 
         return wrapped
