@@ -69,8 +69,8 @@ def _plain(state: Any) -> bytes:
     data = json.dumps(state, allow_nan=False).encode()
     if len(data) > MOST_STATE or not is_modest(data):
         raise BadInput(
-            f"The state of this run has {len(data):,} bytes beside its tensors, more than the {MOST_STATE:,} that a "
-            "checkpoint takes, mostly of the episodes that ended in one rollout; lower rollout_length or env.num_envs."
+            f"The state of this run beside its tensors, {len(data):,} bytes, is larger than a checkpoint takes, mostly "
+            "because of the episodes that ended in one rollout; lower rollout_length or env.num_envs."
         )
     return data
 

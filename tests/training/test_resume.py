@@ -365,7 +365,7 @@ def test_a_rollout_may_have_more_episodes_than_a_file_has_lists(
     assert (driver.newest(run.directory) / "state.json").read_bytes().count(b"[") < 100  # of lists
     assert dcpg.resume(run, env=bandit, steps=2048).summary["steps"] == 2048
     monkeypatch.setattr(state, "MOST_STATE", 5_000)
-    with pytest.raises(BadInput, match="mostly of the episodes that ended in one rollout; lower rollout_length or env"):
+    with pytest.raises(BadInput, match="because of the episodes that ended in one rollout; lower rollout_length"):
         dcpg.train("ppo", env=bandit, name="bandit", steps=1024, out=tmp_path / "large", **options)  # type: ignore[arg-type]
 
 
