@@ -17,7 +17,7 @@ from dcpg.analysis.sample import rollouts
 from dcpg.config.build import make_levels, protocol_of
 from dcpg.config.environments import EnvMaker
 from dcpg.config.schema import ANALYSES, OWN, Config
-from dcpg.config.written import EXPORT, parse_written, read_written
+from dcpg.config.written import EXPORT, parse_written, read_written, warn_of_plugins
 from dcpg.core import evaluation
 from dcpg.core.evaluation import ROUND
 from dcpg.core.stiffness import parameters_of, states_and_targets, stiffness
@@ -100,6 +100,7 @@ def analyse(
     about |= {"asked": options} if options else {}
     need("report", "The picture of an analysis", "matplotlib")
     if analysis == "values":
+        warn_of_plugins(written)
         result = about | values_of(run)
     else:
         agent = load_agent(directory, at, maker)
@@ -121,13 +122,10 @@ def kept_result(
     """What the same analysis of the same weights has left; None if it must be made, or made again."""
     options, run = options_of(analysis, given, at), RunDirectory(directory)
     written = parse_written(run.read_config(), run.config, code=False)
-    config = written.config
     try:
         found = read_json(run.analysis / f"{_file_name(analysis, at)}.json", MOST_RESULT)
         steps = found["steps"][-1] if analysis == "values" else found["steps"]
-        about = [found[name] for name in ("analysis", "method", "game", "seed")]
-        same = about == [analysis, config.method, config.game, config.seed] and found.get("asked", {}) == options
-        same = same and is_of(written, found)
+        same = found["analysis"] == analysis and is_of(written, found) and found.get("asked", {}) == options
     except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError):
         return None
     newest = _newest_steps(run, analysis) if at is None else at

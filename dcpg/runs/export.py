@@ -8,6 +8,7 @@ import os
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -24,9 +25,9 @@ from dcpg.extras import need
 from dcpg.methods import METHODS
 from dcpg.runs.agent import Agent, load_agent
 from dcpg.runs.evaluate import environments_to_record, evaluate_agent, half_width
-from dcpg.runs.records import read_run
+from dcpg.runs.records import changed_rows, read_run
 from dcpg.storage.files import discard, dump, fsync_dir, read_json, write_durable
-from dcpg.storage.rows import SPLITS, Evaluation, read
+from dcpg.storage.rows import SPLITS, Evaluation, hash_of_first, read
 from dcpg.storage.rundir import MOST_CONFIGURATION, RunDirectory
 from dcpg.text import counted, markdown, markdown_block, markdown_code, one_line, option
 from dcpg.training.state import read_tensors
@@ -61,11 +62,14 @@ def write(
         need("video", "The export's video")
     agent = load_agent(directory, at) if written.spaces is not None else None
     moment = agent.moment if agent is not None else find(run, written, at)
-    public = parse_written(public_config(written))
+    public, (notes, believed) = parse_written(public_config(written)), _notes(directory)
+    for note in notes:
+        show(f"Note: {note}.")
+    returns = returns_of(run, moment if believed else replace(moment, between=False), None if own else agent, show)
     files = {
         WEIGHTS: _checked(moment, directory),
         CONFIG: dump({**public.plain, "init": None, EXPORT: _about(moment, written)}, indent=2),
-        CARD: card(public, moment, returns_of(run, moment, None if own else agent, show), _notes(directory)).encode(),
+        CARD: card(public, moment, returns, notes).encode(),
     }
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -188,12 +192,14 @@ def _about(moment: Moment, written: Written) -> dict[str, Any]:
 
 def returns_of(run: RunDirectory, moment: Moment, agent: Agent | None, show: Callable[[str], None]) -> Returns:
     """The returns of the exported weights, unseen levels first: from the run's own evaluation, or played now."""
-    for row in read(run.evaluations.path, Evaluation) if moment.between else []:
+    path = run.evaluations.path
+    is_own = moment.evaluations in (None, hash_of_first(path, moment.k + 1))
+    for row in read(path, Evaluation) if moment.between and is_own else []:
         if (row.k, row.steps) == (moment.k, moment.steps):
             return {split: row.splits[split].returns or [] for split in reversed(SPLITS) if split in row.splits}
     if agent is None:
         return {}
-    show("These weights were not evaluated while they were trained; evaluating them ...")
+    show("These weights have no evaluation of their own; evaluating them ...")
     return {split: evaluate_agent(agent, split)["returns"] for split in reversed(SPLITS)}
 
 
@@ -277,12 +283,13 @@ OLD_LOAD = """"folder", env=make)  # the folder with these files
 # make(num_envs, seed) -> gymnasium.vector.VectorEnv: the environment that it was trained on"""
 
 
-def _notes(directory: Path) -> list[str]:
-    """What a report would note about the run."""
+def _notes(directory: Path) -> tuple[list[str], bool]:
+    """What a report would note about the run, and whether it would believe its evaluations."""
     try:
-        return read_run(directory)[1]
-    except BadInput:  # a report would leave it out
-        return []
+        notes = read_run(directory)[1]
+    except BadInput as error:
+        return [f"reports leave this run out ({str(error).rstrip('.')})"], False
+    return notes, changed_rows("eval.jsonl") not in notes
 
 
 def card(written: Written, moment: Moment, returns: Returns, notes: Sequence[str] = ()) -> str:
@@ -352,7 +359,7 @@ def _versions(written: Written) -> str:
 
 def _returns(returns: Returns, own: bool) -> str:
     if not returns:
-        return "These weights were not evaluated while they were trained."
+        return "These weights have no evaluation of their own."
     lines = ["| levels | mean return ± 95% | episodes |", "|---|---|---|"]
     lines += [f"| {SPLITS[s]} | {fmean(r):.2f} ± {half_width(r):.2f} | {len(r)} |" for s, r in returns.items()]
     replay = f"[{REPLAY}]({REPLAY}) shows four episodes on unseen levels."

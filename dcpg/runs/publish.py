@@ -94,7 +94,7 @@ def _is_published(folder: Path) -> bool:
 
 def _contents(path: Path, rows: int) -> tuple[dict[str, bytes], list[str]]:
     """The files of a run, checked as a report would check them, and what it would note."""
-    run, (record, notes) = RunDirectory(path), read_run(path)
+    run, (record, notes) = RunDirectory(path), read_run(path, every_row=True)
     if not record.finished:
         raise BadInput(f"it has {record.steps:,} of {record.setting.steps:,} steps")
     files: dict[str, bytes] = {}

@@ -28,6 +28,7 @@ from dcpg.storage.rows import (
     Metrics,
     Summary,
     Timing,
+    count_lines,
     each_row,
     hash_of_first,
     parse,
@@ -115,8 +116,11 @@ class Record:
         return f"{self.label} on {self.game.removeprefix(OWN)}, seed {self.config.seed}"
 
 
-def read_run(path: Path) -> tuple[Record, list[str]]:
-    """A run, and notes about what was passed over; a run with numbers that cannot be trusted is refused."""
+def read_run(path: Path, every_row: bool = False) -> tuple[Record, list[str]]:
+    """A run, and notes about what was passed over; a run with numbers that cannot be trusted is refused.
+
+    `every_row` looks for changes in rows that no report needs, too.
+    """
     run, notes = RunDirectory(path), list[str]()
     written = parse_written(run.read_config(), "config.json", code=False)
     config = written.config
@@ -127,14 +131,21 @@ def read_run(path: Path) -> tuple[Record, list[str]]:
     setting_of(config, written.preset_values)  # refuses values that could not be compared
     if (own := written.environment) is not None and (len(own.sha256) > 1 or own.later):
         notes.append("its environment was changed while it trained")
-    evaluations, summary = _evaluations(run, config, notes), _summary(run, written, notes)
+    summary = _summary(run, written, notes)  # first: a run that ends meanwhile has more evaluations than it says
+    evaluations = _evaluations(run, config, notes)
+    if summary is not None and summary.status == "finished" and _last(evaluations) < summary.steps:
+        notes.append(f"eval.jsonl has lost rows: the run has finished, with {counted(summary.steps, 'step')}")
     stiffness, rows = _measurements(run, config, evaluations, notes)
-    altered = _altered(run, summary, evaluations, rows) if summary is not None else []
-    notes += [f"{name}: rows were changed after the run had written them" for name in altered]
+    rows = count_lines(run.metrics.path) if every_row else rows
+    notes += map(changed_rows, _altered(run, summary, evaluations, rows) if summary is not None else [])
     found = Record(path, written, evaluations, stiffness, _analyses(run, written, evaluations, notes))
     notes += [note for note in _noted_before(path) if note not in notes]
     found.check_label()
     return found, notes
+
+
+def _last(evaluations: list[Evaluation]) -> int:
+    return evaluations[-1].steps if evaluations else 0
 
 
 def _noted_before(path: Path) -> list[str]:
@@ -155,18 +166,23 @@ def _summary(run: RunDirectory, written: Written, notes: list[str]) -> Summary |
     except (ValueError, TypeError) as error:
         notes.append(f"summary.json was passed over ({printable(error)})")
         return None
-    c = written.config
-    is_own = (found.method, found.game, found.seed) == (c.method, c.game, c.seed)
-    if not is_own or not is_of(written, found.plain()):
+    if not is_of(written, found.plain()):
         about = printable(f"{found.method} on {found.game}, seed {found.seed}")
-        raise BadInput(f"summary.json is of another run ({about}), or config.json was changed.")
+        raise BadInput(
+            f"summary.json is of another run ({about}), or config.json was changed; a resume writes it anew."
+        )
     return found
+
+
+def changed_rows(name: str) -> str:
+    """The note about a file."""
+    return f"{name}: rows were changed after the run had written them"
 
 
 def _altered(run: RunDirectory, summary: Summary, evaluations: list[Evaluation], metrics: int) -> list[str]:
     """The files that a resume found changed, and those that are not as they were when the run ended."""
     found = [printable(name) for name in summary.altered] if summary.altered is not UNSET else []
-    if summary.status != "finished" or not evaluations or evaluations[-1].steps != summary.steps:
+    if summary.status != "finished" or _last(evaluations) != summary.steps:
         return found
     ends = {"train": summary.train_return, "test": summary.test_return}
     if any(ends[name] not in (None, split.mean) for name, split in evaluations[-1].splits.items()):
@@ -267,9 +283,9 @@ def _measurements(
             metrics = parse(row, Metrics, where)
             values = {n: _number(metrics.more.get(column), f"{where}: {column}") for n, column in STIFFNESS.items()}
             found.append(Measurement(metrics.steps, **values))
-    if evaluations and not (isinstance(last, int) and last >= evaluations[-1].steps):
+    if evaluations and not (isinstance(last, int) and last >= _last(evaluations)):
         notes.append(
-            f"metrics.jsonl ends before the evaluation at {evaluations[-1].steps:,} steps; its stiffness is left out"
+            f"metrics.jsonl ends before the evaluation at {_last(evaluations):,} steps; its stiffness is left out"
         )
         return [], 0
     return found, number
@@ -300,13 +316,12 @@ def _analyses(
 ) -> dict[str, dict[str, Any]]:
     """The results of `dcpg analyse` for this run's newest weights, if they have the form that the report reads."""
     found: dict[str, dict[str, Any]] = {}
-    config, steps = written.config, evaluations[-1].steps if evaluations else 0
+    config, steps = written.config, _last(evaluations)
     most = _most_levels(config)
     for name, check in (("ood-actions", _check_ood_actions), ("levels", partial(_check_levels, most=most))):
         try:
             plain = read_json(run.analysis / f"{name}.json", most_bytes(config))
-            expected = {"analysis": name, "method": config.method, "game": config.game, "seed": config.seed}
-            if {key: plain[key] for key in expected} != expected or not is_of(written, plain):
+            if plain["analysis"] != name or not is_of(written, plain):
                 raise BadInput("it is of another run")
             kept = check(plain)
             if kept["steps"] < steps:

@@ -27,6 +27,7 @@ from dcpg.storage.lock import born
 from dcpg.storage.rows import Evaluation, R, Summary, Timing, parse_rows
 from dcpg.storage.rundir import RunDirectory
 from dcpg.text import option, printable
+from dcpg.training.owner import is_of
 
 CHECKPOINT = re.compile(r"[0-9]{12}-[0-9.]+-[0-9]{5}")
 LONGEST_ROW = 64_000_000  # bytes
@@ -84,7 +85,7 @@ def status_of(config: Config, path: Path, maker: EnvMaker | None = None) -> RunS
     total = config.rollouts * config.rollout_size
     steps = timing[-1].steps if timing else int(checkpoint[:12] or 0)
     evaluated = evaluation is not None and evaluation.steps == total
-    finished = evaluated and _summary_says_finished(run.summary, total)
+    finished = evaluated and _summary_says_finished(run.summary, written, total)
     return RunStatus(
         "finished" if finished else "interrupted",
         total if finished else min(steps, total),
@@ -123,12 +124,12 @@ def _first_difference(there: Config, wanted: Config) -> tuple[str, Any, Any]:
     return "settings", "others", "its own"
 
 
-def _summary_says_finished(path: Path, total: int) -> bool:
+def _summary_says_finished(path: Path, written: Written, total: int) -> bool:
     try:
         summary = Summary.parse(read_json(path, LONGEST_ROW))
     except (OSError, ValueError, TypeError, OverflowError):
         return False
-    return summary.status == "finished" and summary.steps == total
+    return summary.status == "finished" and summary.steps == total and is_of(written, summary.plain())
 
 
 def _mean_return(evaluation: Evaluation | None, split: str) -> float | None:

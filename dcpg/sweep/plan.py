@@ -153,15 +153,15 @@ def read(given: str, settings: Mapping[str, Any] | None = None, own: Mapping[str
 def _overridden(source: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """What a file holds, with settings from the command line instead of its own; a variant that has one is refused."""
     typed, table = dict(given), source.get("set", {})
+    variants = _flat(source["variants"]) if isinstance(source.get("variants"), dict) else {}
+    for name in typed:
+        if any(key.endswith(f".{name}") for key in variants):
+            raise BadInput(f"{name} is given on the command line and in [variants]; choose one.")
     if "steps" in typed:  # a key of its own, outside [set]
         steps = typed.pop("steps")
         source = source | {"steps": int(steps) if str(steps).isdecimal() else steps}
     if not typed or not isinstance(table, dict):
         return source
-    variants = _flat(source["variants"]) if isinstance(source.get("variants"), dict) else {}
-    for name in typed:
-        if any(key.endswith(f".{name}") for key in variants):
-            raise BadInput(f"{name} is given on the command line and in [variants]; choose one.")
     kept: dict[str, Any] = {}
     for name, value in table.items():
         own = name in METHODS and isinstance(value, dict)

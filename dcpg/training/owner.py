@@ -53,7 +53,10 @@ class Owner:
 
 
 def is_of(written: Written, found: Mapping[str, Any]) -> bool:
-    """Whether a summary or an analysis was made with a run's configuration; those of older releases do not say."""
+    """Whether a summary or an analysis is of a run; those of older releases have no hash of its configuration."""
+    config = written.config
+    if [found.get(name) for name in ("method", "game", "seed")] != [config.method, config.game, config.seed]:
+        return False
     return CONFIGURATION not in found or Owner.of(written).made(found[CONFIGURATION])
 
 

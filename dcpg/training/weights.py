@@ -44,6 +44,7 @@ class Moment:
     k: int  # the evaluation that belongs to this moment
     between: bool = True  # between two rollouts, not in the middle of one
     damaged: tuple[str, ...] = ()  # newer checkpoints that were passed over, with the reason
+    evaluations: str | None = None  # a hash of the first k + 1 rows of eval.jsonl, if it is known
 
 
 def save_weights(network: Network) -> bytes:
@@ -167,8 +168,10 @@ def _moment(checkpoint: Checkpoint) -> Moment:
         k = max(int(state["rows"]["eval"]) - 1, 0)
         normaliser = _normaliser(state["parts"]["collector"]["normaliser"])
         between = int(state["parts"]["algorithm"]["cursor"]["line"]) == 0
-        return Moment(checkpoint.files["weights.safetensors"], normaliser, int(state["steps"]), k, between)
-    except (KeyError, TypeError, ValueError) as error:
+        rows = state.get("rows_sha256", {}).get("eval") if int(state["rows"]["eval"]) else None
+        weights, steps = checkpoint.files["weights.safetensors"], int(state["steps"])
+        return Moment(weights, normaliser, steps, k, between, evaluations=rows)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Damaged(f"it does not hold a run's state ({error})") from None
 
 

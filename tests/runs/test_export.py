@@ -84,6 +84,33 @@ def test_the_agent_of_an_export_is_the_agent_of_the_run(trained: Path, exported:
         assert dcpg.evaluate(trained, levels=levels) == dcpg.evaluate(exported, levels=levels)
 
 
+@pytest.mark.parametrize("what", ["rows of another run", "an altered return", "an altered episode", "not finished"])
+def test_returns_that_are_not_the_runs_own_are_played_anew(trained: Path, tmp_path: Path, what: str) -> None:
+    run, said = tmp_path / "run", list[str]()
+    shutil.copytree(trained, run)
+    rows = read_rows(run / "eval.jsonl")
+    for split, mean in (
+        (("train", 7.0), ("test", 9.0)) if "altered" not in what else (("train", rows[-1]["train_return"]),)
+    ):
+        if what == "an altered episode":  # which leaves the mean as it is
+            rows[-1][f"{split}_returns"] = [mean - 1, mean, mean + 1]
+        else:
+            rows[-1] |= {f"{split}_return": mean + 1, f"{split}_returns": [mean + 1] * 3}
+    (run / "eval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if what == "not finished":
+        plain = json.loads((run / "summary.json").read_bytes())
+        (run / "summary.json").write_text(json.dumps(plain | {"status": "stopped"}))
+    folder = export.write(run, tmp_path / "agent", show=said.append)
+    (model,) = front_matter(folder)["model-index"]
+    means = {r["dataset"]["name"]: r["metrics"][0]["value"] for r in model["results"]}
+    for split, name in SPLITS.items():
+        assert means[f"coinrun, {name}"] == dcpg.evaluate(trained, levels=split)["return"]
+    assert "evaluating them" in said[-2]
+    text = (folder / "README.md").read_text()
+    assert ("Note: " in text) == (what != "not finished")
+    assert ("reports leave this run out" in text) == (what in ("rows of another run", "an altered return"))
+
+
 def test_only_what_an_agent_needs_is_in_the_folder(trained: Path, exported: Path) -> None:
     tensors = load_file(exported / "model.safetensors")
     assert {k: v.shape for k, v in tensors.items()} == {

@@ -503,9 +503,11 @@ def test_files_of_two_runs_in_one_folder_are_no_run(tmp_path: Path) -> None:
     records, problems = read([tmp_path])
     assert [record.path.name for record in records] == ["a"]
     assert {problem.path.name: problem.text for problem in problems} == {
-        "b": "left out: summary.json is of another run (dcpg on bigfish, seed 1), or config.json was changed.",
+        "b": "left out: summary.json is of another run (dcpg on bigfish, seed 1), or config.json was changed; a resume "
+        "writes it anew.",
         "c": "left out: eval.jsonl and summary.json have different returns at the end: they are of two runs.",
-        "d": "left out: summary.json is of another run (dcpg on bigfish, seed 3), or config.json was changed.",
+        "d": "left out: summary.json is of another run (dcpg on bigfish, seed 3), or config.json was changed; a resume "
+        "writes it anew.",
     }
 
 
@@ -529,6 +531,27 @@ def test_rows_that_are_not_those_of_the_end_are_noted(tmp_path: Path) -> None:
         "eval.jsonl: rows were changed after the run had written them",
         "metrics.jsonl: rows were changed after the run had written them",
     ]
+
+
+def test_rows_that_no_report_needs_are_noted_when_they_are_published(tmp_path: Path) -> None:
+    run = some(tmp_path / "run", "dcpg").path
+    config = configuration("dcpg", "bigfish", 0, preset="tiny")
+    (run / "metrics.jsonl").write_text("".join(lines(stiffness_rows(config, random.Random(0)))))
+    summarised(run)
+    assert publish([run], tmp_path / "before").notes == {}
+    edit("metrics.jsonl", lambda rows: rows[0].update(reward_variance=7.0))(run)
+    assert read_run(run)[1] == []
+    said = ["metrics.jsonl: rows were changed after the run had written them"]
+    assert publish([run], tmp_path / "results").notes == {run: said}
+    assert [problem.text for problem in read([tmp_path / "results"])[1]] == said
+
+
+def test_evaluations_that_a_finished_run_has_lost_are_noted(tmp_path: Path) -> None:
+    run, said = measured(tmp_path / "run"), "eval.jsonl has lost rows: the run has finished, with 2,048 steps"
+    edit("eval.jsonl", lambda rows: rows.pop() and None)(run)
+    assert [problem.text for problem in read([tmp_path])[1]] == [said]
+    (run / "eval.jsonl").unlink()
+    assert said in [problem.text for problem in read([tmp_path])[1]]
 
 
 def test_the_stiffness_of_a_part_of_the_training_is_left_out(tmp_path: Path) -> None:

@@ -243,6 +243,10 @@ def test_settings_of_the_command_come_over_those_of_a_method_and_never_silently_
     assert {job.config.algorithm.N_pi for job in plan.jobs if job.config.method == "dcpg"} == {4}
     assert expand(plan.name, json.loads(json.dumps(plan.source)), "sweep.json").jobs == plan.jobs
     assert {job.config.algorithm.gamma for job in read(str(file)).jobs} == {0.9, 0.99}
+    file.write_text(file.read_text().replace("network.width = 2", "steps = 512"))
+    with pytest.raises(BadInput, match="steps is given on the command line and in"):
+        read(str(file), {"steps": "1024"})
+    file.write_text(file.read_text().replace("steps = 512", "network.width = 2"))
     with pytest.raises(BadInput, match=r"network\.width is given on the command line and in \[variants\]; choose one"):
         read(str(file), {"network.width": "3"})
 
