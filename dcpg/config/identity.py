@@ -135,9 +135,14 @@ def _stable(value: Any, depth: int) -> str:
         text = repr(value)
     except Exception:  # of the user's own class
         text = " at 0x"
-    if " at 0x" not in text:
+    if isinstance(value, str | bytes) or (" at 0x" not in text and "..." not in text):
         return text
-    parts: Any = enumerate(value) if isinstance(value, list | tuple) else getattr(value, "__dict__", {}).items()
+    if hasattr(value, "__array__"):  # a long one, of which the text shows the ends
+        return _stable(np.asarray(value), depth)
+    kept = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    parts: Any = list(enumerate(value) if isinstance(value, list | tuple) else kept.items())
+    if not parts and " at 0x" not in text:
+        return text
     return f"{type(value).__qualname__}({', '.join(f'{name}={_stable(part, depth - 1)}' for name, part in parts)})"
 
 

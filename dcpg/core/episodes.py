@@ -55,7 +55,5 @@ class EpisodeCounter:
         if returns.shape != self.returns.shape or lengths.shape != self.lengths.shape:
             raise ValueError(f"the episode counts have shape {returns.shape} instead of {self.returns.shape}")
         self.returns, self.lengths = returns, lengths
-        ended = state.get("finished")  # one list per episode, of older releases
-        if ended is None:
-            ended = zip(*(state[name] for name in self.row()), strict=True)
+        ended = zip(*(state[name] for name in self.row()), strict=True)
         self.finished = [(float(r), int(n), int(level)) for r, n, level in ended]

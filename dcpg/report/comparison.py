@@ -327,7 +327,7 @@ class StiffnessRuns:
     def __init__(self, records: list[Record], problems: list[Problem] | None = None) -> None:
         groups: dict[Key, list[Record]] = defaultdict(list)
         for record in records:
-            if record.stiffness and record.finished:
+            if record.stiffness and record.finished and record.setting.level_count:  # "all levels" are no number
                 c = record.config.levels
                 groups[record.setting.steps, (record.setting.rest, c.start, bool(c.seeds))].append(record)
         self.steps, self.records = 0, list[Record]()
@@ -339,7 +339,7 @@ class StiffnessRuns:
         if left and problems is not None:
             text = (
                 f"{len(left)} measured runs, this one first, are not in Figures 2 and 7: of another length or size, or "
-                "on other levels"
+                "on other levels, or on all of them"
             )
             problems.append(Problem(left[0].path, text))
 

@@ -233,9 +233,11 @@ def min_max_lead(comparison: Comparison, _: StiffnessRuns, *, metric: str, label
 def likely_better(comparison: Comparison, _: StiffnessRuns, *, label: str, over: str) -> Found | Needed:
     """By how much the probability of improvement exceeds one half."""
     sides = _min_max_sides(comparison, label, over)
-    chance = improvement(comparison, label, over)
-    if isinstance(sides, Needed) or chance is None:
-        return sides if isinstance(sides, Needed) else Needed("finished runs of both methods")
+    if isinstance(sides, Needed):
+        return sides
+    chance = improvement(comparison, label, over, list(sides[0]))
+    if chance is None:
+        return Needed("finished runs of both methods")
     low, high, told = 0.0, 1.0, False  # without an interval it may be anything
     if chance.low is not None and chance.high is not None:
         low, high, told = chance.low, chance.high, True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -197,9 +198,12 @@ def wrong_actions(comparison: Comparison, label: str, game: str) -> list[dict[st
     return [r.analyses["ood-actions"] for r in runs if r.analyses["ood-actions"]["steps"] >= r.setting.steps]
 
 
-def improvement(comparison: Comparison, label: str, over: str) -> Score | None:
-    """The probability of improvement over every game that one of the two has finished; None if one lacks a game."""
-    fair = comparison.fair([label, over], "test", comparison.games)
+def improvement(comparison: Comparison, label: str, over: str, among: Sequence[str] | None = None) -> Score | None:
+    """The probability of improvement over every game that one of the two has finished; None if one lacks a game.
+
+    `among` restricts the games, such as to Procgen's.
+    """
+    fair = comparison.fair([label, over], "test", comparison.games if among is None else list(among))
     games = fair.games
     if len(fair.methods) < 2:
         return None
@@ -208,7 +212,7 @@ def improvement(comparison: Comparison, label: str, over: str) -> Score | None:
         sides = comparison.scores(label, "test", games), comparison.scores(over, "test", games)
         return scored(improvement_interval(*sides), *sides)
 
-    return comparison.once(("improvement", label, over), compute)
+    return comparison.once(("improvement", label, over, *games), compute)
 
 
 def profiles(comparison: Comparison, labels: list[str]) -> tuple[NDArray[Any], dict[str, ScoreBand]]:

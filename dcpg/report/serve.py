@@ -16,7 +16,7 @@ from typing import Any
 
 from dcpg.errors import BadInput, DcpgError
 from dcpg.report.write import Report
-from dcpg.runs.folders import walk
+from dcpg.runs.folders import ROWS, walk
 from dcpg.runs.records import FILES, PUBLISHED
 from dcpg.storage.files import read_regular
 from dcpg.text import printable, say
@@ -205,7 +205,8 @@ def file_states(directories: Sequence[Path]) -> list[tuple[str, int, int]]:
     found = []
     for top in directories:
         for folder, below, files in walk(top):
-            below[:] = [name for name in below if name not in ("checkpoints", "milestones", "tb")]
+            if ROWS.intersection(files):  # of a run
+                below[:] = [name for name in below if name not in ("checkpoints", "milestones", "tb")]
             for name in WATCHED.intersection(files):
                 path = Path(folder) / name
                 try:

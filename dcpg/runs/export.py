@@ -6,9 +6,9 @@ import hashlib
 import json
 import os
 import shlex
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,7 +20,7 @@ from dcpg.config.presets import PRESETS
 from dcpg.config.schema import OWN, Config
 from dcpg.config.written import ENVIRONMENT, EXPORT, PLUGINS, Written, parse_written, read_written
 from dcpg.envs.procgen import ALL_LEVELS
-from dcpg.errors import BadInput, NoValidCheckpoint, StorageFailed
+from dcpg.errors import BadInput, Notice, NoValidCheckpoint, StorageFailed
 from dcpg.extras import need
 from dcpg.methods import METHODS
 from dcpg.runs.agent import Agent, load_agent
@@ -65,7 +65,8 @@ def write(
     public, (notes, believed) = parse_written(public_config(written)), _notes(directory)
     for note in notes:
         show(f"Note: {note}.")
-    returns = returns_of(run, moment if believed else replace(moment, between=False), None if own else agent, show)
+    believed = believed and moment.between and _is_vouched_for(run, written, moment)
+    returns = returns_of(run, moment, believed, None if own else agent, show)
     files = {
         WEIGHTS: _checked(moment, directory),
         CONFIG: dump({**public.plain, "init": None, EXPORT: _about(moment, written)}, indent=2),
@@ -190,11 +191,28 @@ def _about(moment: Moment, written: Written) -> dict[str, Any]:
     }
 
 
-def returns_of(run: RunDirectory, moment: Moment, agent: Agent | None, show: Callable[[str], None]) -> Returns:
+def _is_vouched_for(run: RunDirectory, written: Written, moment: Moment) -> bool:
+    """Whether the evaluation of these weights is as the run wrote it, by the hash that a checkpoint has of the rows.
+
+    A milestone is written before its evaluation and has none; the newest checkpoint has one of all rows before it.
+    """
+    rows = moment.rows
+    if rows is None:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", Notice)
+                rows = find(run, written).rows
+        except NoValidCheckpoint:
+            return False
+    # checkpoints of older releases have no hash
+    return rows is None or (moment.k < rows[0] and hash_of_first(run.evaluations.path, rows[0]) == rows[1])
+
+
+def returns_of(
+    run: RunDirectory, moment: Moment, believed: bool, agent: Agent | None, show: Callable[[str], None]
+) -> Returns:
     """The returns of the exported weights, unseen levels first: from the run's own evaluation, or played now."""
-    path = run.evaluations.path
-    is_own = moment.evaluations in (None, hash_of_first(path, moment.k + 1))
-    for row in read(path, Evaluation) if moment.between and is_own else []:
+    for row in read(run.evaluations.path, Evaluation) if believed else []:
         if (row.k, row.steps) == (moment.k, moment.steps):
             return {split: row.splits[split].returns or [] for split in reversed(SPLITS) if split in row.splits}
     if agent is None:

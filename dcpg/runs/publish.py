@@ -12,6 +12,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from dcpg.config.identity import anonymous
+from dcpg.config.written import parse_written
 from dcpg.errors import BadInput, StorageFailed
 from dcpg.runs.export import check_replaceable, public_config, replacing_folder
 from dcpg.runs.folders import run_directories
@@ -28,6 +29,7 @@ from dcpg.runs.records import (
 from dcpg.storage.files import dump, parse_json, read_json, read_regular, write_durable
 from dcpg.storage.rows import Metrics, Summary, Timing, first_rows
 from dcpg.storage.rundir import RunDirectory
+from dcpg.text import printable
 
 ROWS = 50  # of metrics.jsonl and of timing.jsonl that are kept by default
 WHOLE = ("summary.json", "analysis/levels.json", "analysis/ood-actions.json")  # copied as they are
@@ -65,6 +67,7 @@ def publish(
             raise BadInput(f"{names[name]} and {path} have the same name; rename one, or publish them to two folders.")
         names[name] = path
         check_replaceable(out / name, FILES, _is_published, "published rows")
+        _check_own(out / name, path)
     found = Published(out, [], {problem.path: problem.text for problem in problems})
     for name, path in names.items():  # one at a time: all together may have no room in memory
         try:
@@ -85,6 +88,22 @@ def publish(
         reasons = "; ".join(f"{path}: {why}" for path, why in found.left_out.items())
         raise BadInput(f"There is nothing to publish outside of {out}. {reasons}".rstrip())
     return found
+
+
+def _check_own(target: Path, path: Path) -> None:
+    """Refuse to replace the rows of another run, as of another sweep whose runs have the same names."""
+    try:
+        there, here = (
+            parse_written(RunDirectory(folder).read_config(), folder / "config.json", code=False)
+            for folder in (target, path)
+        )
+    except BadInput:  # there is none yet, or it is not whole, or the run is refused by its reader
+        return
+    if there.fingerprint != here.fingerprint:
+        about = printable(f"{there.config.method} on {there.config.game}, seed {there.config.seed}")
+        raise BadInput(
+            f"{target} has the rows of another run ({about}) than {path}; publish to another folder, or rename the run."
+        )
 
 
 def _is_published(folder: Path) -> bool:
@@ -124,10 +143,11 @@ def _summary(data: bytes, metrics: bytes) -> bytes:
         found = Summary.parse(parse_json(data))
     except (ValueError, TypeError):  # which is noted
         return data
-    if found.rows is UNSET:
+    if found.rows is UNSET or found.rows_sha256 is UNSET:
         return data
-    kept = {**found.rows, "metrics.jsonl": hashlib.sha256(metrics).hexdigest()}
-    return dump(replace(found, rows=kept).plain(), indent=2)
+    rows = {**found.rows, "metrics": metrics.count(b"\n")}
+    hashes = {**found.rows_sha256, "metrics": hashlib.sha256(metrics).hexdigest()}
+    return dump(replace(found, rows=rows, rows_sha256=hashes).plain(), indent=2)
 
 
 def thinned(read: Callable[[], Iterable[Metrics]], most: int) -> list[bytes]:

@@ -37,8 +37,10 @@ from dcpg.storage.rundir import RunDirectory
 from dcpg.text import counted, is_name, printable
 from dcpg.training.owner import is_of
 
+PUBLISHED = "published.json"  # tells published rows from a run, and keeps what was noted about it
 FILES = (  # that a record is made from
     "config.json", "eval.jsonl", "metrics.jsonl", "summary.json", "analysis/levels.json", "analysis/ood-actions.json",
+    PUBLISHED,
 )  # fmt: skip
 NEWEST = 3  # evaluations that keep their single episodes
 # What a run with its settings can have. Files of other releases must be read too, so that bounds are generous.
@@ -49,7 +51,6 @@ ROW_BYTES, EPISODE_BYTES = 4_000, 100  # of an evaluation without its episodes; 
 LONGEST_METRICS = 100_000  # bytes of a row without its episodes
 MOST_ANALYSIS, LEVEL_BYTES = 1_000_000, 200  # bytes without levels; of a level of both splits
 LARGEST_RETURN = 1e70  # or a value or a measurement: the squares of variances are finite
-PUBLISHED = "published.json"  # tells published rows from a run, and keeps what was noted about it
 MOST_NOTES = 20  # of published rows
 LONGEST_LABEL = 2000  # characters of a method and its variant
 
@@ -133,8 +134,13 @@ def read_run(path: Path, every_row: bool = False) -> tuple[Record, list[str]]:
         notes.append("its environment was changed while it trained")
     summary = _summary(run, written, notes)  # first: a run that ends meanwhile has more evaluations than it says
     evaluations = _evaluations(run, config, notes)
-    if summary is not None and summary.status == "finished" and _last(evaluations) < summary.steps:
+    whole = config.rollouts * config.rollout_size  # of what is asked for now: a run may have been made longer
+    if summary is not None and summary.status == "finished" and _last(evaluations) < summary.steps == whole:
         notes.append(f"eval.jsonl has lost rows: the run has finished, with {counted(summary.steps, 'step')}")
+    if summary is not None and summary.status != "finished" and _last(evaluations) >= whole:
+        summary = _summary(run, written, notes)  # it may have ended meanwhile
+        if summary is not None and summary.status != "finished":
+            notes.append("its evaluations go to the end, but summary.json says that it has not finished")
     stiffness, rows = _measurements(run, config, evaluations, notes)
     rows = count_lines(run.metrics.path) if every_row else rows
     notes += map(changed_rows, _altered(run, summary, evaluations, rows) if summary is not None else [])
@@ -180,17 +186,24 @@ def changed_rows(name: str) -> str:
 
 
 def _altered(run: RunDirectory, summary: Summary, evaluations: list[Evaluation], metrics: int) -> list[str]:
-    """The files that a resume found changed, and those that are not as they were when the run ended."""
+    """The files that a resume found changed, and those that are not as they were when the summary was written.
+
+    A run that goes on has more rows than its summary says, or has dropped the last evaluation of its shorter form.
+    """
     found = [printable(name) for name in summary.altered] if summary.altered is not UNSET else []
-    if summary.status != "finished" or _last(evaluations) != summary.steps:
-        return found
-    ends = {"train": summary.train_return, "test": summary.test_return}
-    if any(ends[name] not in (None, split.mean) for name, split in evaluations[-1].splits.items()):
-        raise BadInput("eval.jsonl and summary.json have different returns at the end: they are of two runs.")
-    hashes = summary.rows if summary.rows is not UNSET else {}
-    for rows, count in ((run.evaluations, len(evaluations)), (run.metrics, metrics)):
-        written = hashes.get(rows.path.name)
-        if count and written is not None and hash_of_first(rows.path, count) != written:
+    counts = {} if summary.rows is UNSET else summary.rows
+    hashes = {} if summary.rows_sha256 is UNSET else summary.rows_sha256
+    there = {"metrics": metrics, "eval": sum(one.steps <= summary.steps for one in evaluations)}
+    ended = summary.status == "finished" and _last(evaluations) == summary.steps  # of an older release, without counts
+    known = counts.get("eval", there["eval"] if ended else 0)
+    if 0 < known <= there["eval"]:
+        ends = {"train": summary.train_return, "test": summary.test_return}
+        if any(ends[name] not in (None, split.mean) for name, split in evaluations[known - 1].splits.items()):
+            raise BadInput(
+                "eval.jsonl and summary.json have different returns of one evaluation: they are of two runs."
+            )
+    for name, rows in run.rows.items():
+        if 0 < counts.get(name, 0) <= there[name] and hash_of_first(rows.path, counts[name]) != hashes.get(name):
             found.append(rows.path.name)
     return list(dict.fromkeys(found))
 

@@ -39,8 +39,8 @@ from dcpg.storage.files import (
 )
 from dcpg.text import counted, option, printable
 
-SCHEMA = 2  # of new checkpoints
-READABLE = (1, 2)
+SCHEMA = 3  # of new checkpoints
+READABLE = (1, 2, 3)
 
 
 NAME = re.compile(r"[0-9]{12}[0-9.-]*")  # a copy that somebody has named .bak is not the store's

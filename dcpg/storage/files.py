@@ -185,8 +185,13 @@ def write_durable(path: Path, data: bytes | Iterable[bytes]) -> None:
 def write_atomic(path: Path, data: bytes | Iterable[bytes]) -> None:
     """Replace a file atomically: readers see the old contents or the new ones."""
     temporary = _temporary(path)
-    write_durable(temporary, data)
-    os.replace(temporary, path)
+    try:
+        write_durable(temporary, data)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
     fsync_dir(path.parent)
 
 

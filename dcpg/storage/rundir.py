@@ -31,6 +31,7 @@ class RunDirectory:
         self.analysis = path / "analysis"
         self.metrics = Rows(path / "metrics.jsonl", writes)
         self.evaluations = Rows(path / "eval.jsonl", writes)
+        self.rows = {"metrics": self.metrics, "eval": self.evaluations}  # which follow from the seed
         self.timing = Rows(path / "timing.jsonl", writes)
         self.lock = Lock(path / "lock")
         self._made = self._created = False

@@ -105,9 +105,8 @@ class Saver:
     def _save(self) -> None:
         at, directory = self.algorithm.cursor, self.directory
         self.ranks.first_does(directory.sync_rows)
-        files = {"metrics": directory.metrics, "eval": directory.evaluations}
-        rows = {name: file.count for name, file in files.items()}
-        hashes = {name: file.sha256 for name, file in files.items()}
+        rows = {name: file.count for name, file in directory.rows.items()}
+        hashes = {name: file.sha256 for name, file in directory.rows.items()}
         own, shared = pack(
             self.parts, self.ranks, self.most_states, steps=self.steps, rows=rows, rows_sha256=hashes,
             altered=self.altered,

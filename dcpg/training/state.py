@@ -100,7 +100,9 @@ def read_plain(checkpoint: Checkpoint) -> dict[str, Any]:
     """The contents of state.json, in the current layout."""
     try:
         plain: dict[str, Any] = parse_json(checkpoint.files["state.json"])
-        return plain if checkpoint.manifest.schema > 1 else _plain_from_schema_1(plain)
+        if checkpoint.manifest.schema == 1:
+            plain = _plain_from_schema_1(plain)
+        return plain if checkpoint.manifest.schema > 2 else _from_schema_2(plain)
     except (*STRANGE,) as error:
         raise Damaged(f"it does not hold a run's state ({type(error).__name__}: {error})") from None
 
@@ -156,7 +158,16 @@ def split(data: bytes) -> list[bytes]:
     return [data[int(e) - int(n) : int(e)] for e, n in zip(ends, lengths, strict=True)]
 
 
-# -- checkpoints of schema 1
+# -- checkpoints of schemas 1 and 2
+
+
+def _from_schema_2(plain: dict[str, Any]) -> dict[str, Any]:
+    """The episodes that ended in the newest rollout were a list of three numbers each, and are three columns."""
+    episodes = plain["parts"]["collector"]["episodes"]
+    ended = [tuple(one) for one in episodes.pop("finished")]
+    names = ("episode_returns", "episode_lengths", "episode_levels")
+    episodes |= dict(zip(names, zip(*ended, strict=True) if ended else ([], [], []), strict=True))
+    return plain
 
 
 def from_schema_1(checkpoint: Checkpoint, ranks: Ranks, most: int) -> Checkpoint:

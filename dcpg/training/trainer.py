@@ -346,6 +346,7 @@ class Trainer(LoopObserver):
     def _write_summary(self, status: Literal["running", "stopped", "failed", "finished"]) -> Summary:
         last, c = read_last(self.directory.evaluations.path, Evaluation), self.config
         train, test = (last.splits.get(name) if last is not None else None for name in SPLITS)
+        written = {name: rows for name, rows in self.directory.rows.items() if not rows.pending}
         summary = Summary(
             method=c.method,
             game=c.game,
@@ -360,10 +361,8 @@ class Trainer(LoopObserver):
             pictures=self.pictures or UNSET,
             altered=self.saver.altered or UNSET,
             configuration=self.fingerprint,
-            rows=self._row_hashes() if status == "finished" else UNSET,
+            rows={name: rows.count for name, rows in written.items()} or UNSET,
+            rows_sha256={name: rows.sha256 for name, rows in written.items()} or UNSET,
         )
         self.directory.write_json(self.directory.summary, summary.plain())
         return summary
-
-    def _row_hashes(self) -> dict[str, str]:
-        return {rows.path.name: rows.sha256 for rows in (self.directory.metrics, self.directory.evaluations)}

@@ -44,7 +44,7 @@ class Moment:
     k: int  # the evaluation that belongs to this moment
     between: bool = True  # between two rollouts, not in the middle of one
     damaged: tuple[str, ...] = ()  # newer checkpoints that were passed over, with the reason
-    evaluations: str | None = None  # a hash of the first k + 1 rows of eval.jsonl, if it is known
+    rows: tuple[int, str] | None = None  # so many rows of eval.jsonl came before a checkpoint, and their hash
 
 
 def save_weights(network: Network) -> bytes:
@@ -168,9 +168,10 @@ def _moment(checkpoint: Checkpoint) -> Moment:
         k = max(int(state["rows"]["eval"]) - 1, 0)
         normaliser = _normaliser(state["parts"]["collector"]["normaliser"])
         between = int(state["parts"]["algorithm"]["cursor"]["line"]) == 0
-        rows = state.get("rows_sha256", {}).get("eval") if int(state["rows"]["eval"]) else None
         weights, steps = checkpoint.files["weights.safetensors"], int(state["steps"])
-        return Moment(weights, normaliser, steps, k, between, evaluations=rows)
+        found = Moment(weights, normaliser, steps, k, between)
+        written = state.get("rows_sha256", {}).get("eval")  # by older releases, none
+        return found if written is None else replace(found, rows=(int(state["rows"]["eval"]), written))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Damaged(f"it does not hold a run's state ({error})") from None
 

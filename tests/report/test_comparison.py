@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import random
 import shutil
 from pathlib import Path
@@ -246,6 +247,39 @@ def test_stiffness_on_other_levels_of_the_same_number_is_not_pooled(tmp_path: Pa
     assert curve is not None
     assert (curve.steps.tolist(), curve.seeds.tolist()) == ([3, 6], [2, 2])
     assert [problem.path.name for problem in problems] == ["other-0"]
-    assert problems[0].text.endswith("of another length or size, or on other levels")
+    assert problems[0].text.endswith("of another length or size, or on other levels, or on all of them")
     assert measured.shown == measured.records
     assert StiffnessRuns([one for one in records if "more" not in one.path.name]).shown == []
+
+
+def test_all_levels_are_no_number_of_levels(tmp_path: Path) -> None:
+    """Counted as 0, they would be the fewest, and stiffness would seem to grow with more of them."""
+    draw = random.Random(0)
+    for count in (10, 200, 0):
+        config = configuration(
+            "dcpg", "bigfish", 0, preset="tiny", settings={"levels.count": count, "analyse": "stiffness"}
+        )
+        rows = rows_of(config, draw, rollouts=(1, config.rollouts))
+        write(tmp_path / f"of-{count}", config, rows, stiffness_rows(config, draw))
+    problems: list[Problem] = []
+    curve = StiffnessRuns(read([tmp_path])[0], problems).curve("dcpg", "bigfish")
+    assert curve is not None
+    assert curve.steps.tolist() == [10, 200]
+    assert [problem.path.name for problem in problems] == ["of-0"]
+
+
+def test_a_claim_over_procgens_games_does_not_count_your_own(tmp_path: Path, command: Command) -> None:
+    for method, level in (("ppg", 3.0), ("dcpg", 9.0)):
+        for seed in range(3):
+            some(tmp_path / "runs" / f"{method}-{seed}", method, "bigfish", seed, level=level)
+    claims = []
+    for folder in ("before", "after"):
+        code, *_ = command(tmp_path / "runs", "claims", "--out", tmp_path / folder)
+        assert code == 0
+        rows = csv.DictReader((tmp_path / folder / "tables" / "claims.csv").read_text().splitlines())
+        claims.append([row for row in rows if "likely" in str(row)])
+        for seed in range(3):  # a game of one's own on which only one of them was trained
+            own = some(tmp_path / "runs" / f"own-{seed}", "dcpg", "maze", seed, level=1.0).path
+            configured(lambda plain: plain.update(game="own:walk"))(own)
+    assert claims[0]
+    assert claims[0] == claims[1]

@@ -107,8 +107,25 @@ def test_returns_that_are_not_the_runs_own_are_played_anew(trained: Path, tmp_pa
         assert means[f"coinrun, {name}"] == dcpg.evaluate(trained, levels=split)["return"]
     assert "evaluating them" in said[-2]
     text = (folder / "README.md").read_text()
-    assert ("Note: " in text) == (what != "not finished")
-    assert ("reports leave this run out" in text) == (what in ("rows of another run", "an altered return"))
+    assert "Note: " in text
+    assert ("reports leave this run out" in text) == (what != "an altered episode")
+
+
+def test_the_returns_of_a_milestone_are_the_runs_own_or_played_anew(trained: Path, tmp_path: Path) -> None:
+    """It is written before its evaluation; the newest checkpoint has a hash of all rows before it."""
+    run, said = tmp_path / "run", list[str]()
+    shutil.copytree(trained, run)
+    export.write(run, tmp_path / "own", at=128, show=said.append)
+    assert not any("evaluating them" in text for text in said)
+    rows = read_rows(run / "eval.jsonl")
+    assert rows[0]["steps"] == 128
+    rows[0] |= {"test_return": 9.0, "test_returns": [9.0] * 3}
+    (run / "eval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (run / "summary.json").unlink()
+    folder = export.write(run, tmp_path / "other", at=128, show=said.append)
+    assert any("evaluating them" in text for text in said)
+    own, other = (front_matter(one)["model-index"] for one in (tmp_path / "own", folder))
+    assert own == other
 
 
 def test_only_what_an_agent_needs_is_in_the_folder(trained: Path, exported: Path) -> None:

@@ -27,7 +27,6 @@ from dcpg.runs.folders import Problem, run_directories
 from dcpg.runs.publish import publish
 from dcpg.runs.records import NEWEST, Record, read_run
 from dcpg.storage import files
-from dcpg.storage.rows import Summary, hash_of_first
 from tests.synthetic import (
     LAPTOP_NOW,
     configuration,
@@ -469,124 +468,6 @@ def test_the_order_of_a_presets_values_makes_no_other_setting(tmp_path: Path) ->
         configured(lambda plain, given=given: plain["preset_values"].update(given))(run)
     one, other = read([tmp_path])[0]
     assert one.setting == other.setting
-
-
-def summarised(run: Path, **changes: Any) -> None:
-    """The summary of a finished run, as training writes it."""
-    record, _ = read_run(run)
-    c, last = record.config, record.evaluations[-1]
-    rows = {name: hash_of_first(run / name, 10**6) for name in ("metrics.jsonl", "eval.jsonl")}
-    plain = Summary(
-        method=c.method, game=c.game, seed=c.seed, steps=record.steps, steps_asked=c.steps, status="finished",
-        train_return=last.splits["train"].mean, test_return=last.splits["test"].mean,
-        configuration=record.written.fingerprint, rows=rows,
-    ).plain()  # fmt: skip
-    (run / "summary.json").write_text(json.dumps(plain | changes))
-
-
-def measured(path: Path, seed: int = 0) -> Path:
-    """A finished run that has measured its stiffness, with its summary."""
-    run = some(path, "dcpg", seed=seed, settings={"analyse": "stiffness"}).path
-    config = configuration("dcpg", "bigfish", seed, preset="tiny")
-    (run / "metrics.jsonl").write_text("".join(lines(stiffness_rows(config, random.Random(seed)))))
-    summarised(run)
-    return run
-
-
-def test_files_of_two_runs_in_one_folder_are_no_run(tmp_path: Path) -> None:
-    """Two people's folders of one name that were merged, or a copy that is half done."""
-    own, other, rows, hand = (measured(tmp_path / name, seed) for seed, name in enumerate("abcd"))
-    assert read([tmp_path])[1] == []
-    shutil.copy(own / "config.json", other)  # another seed's files under the configuration of this one
-    shutil.copy(own / "eval.jsonl", rows)  # another seed's evaluations
-    configured(lambda plain: plain["algorithm"].update(gamma=0.5))(hand)
-    records, problems = read([tmp_path])
-    assert [record.path.name for record in records] == ["a"]
-    assert {problem.path.name: problem.text for problem in problems} == {
-        "b": "left out: summary.json is of another run (dcpg on bigfish, seed 1), or config.json was changed; a resume "
-        "writes it anew.",
-        "c": "left out: eval.jsonl and summary.json have different returns at the end: they are of two runs.",
-        "d": "left out: summary.json is of another run (dcpg on bigfish, seed 3), or config.json was changed; a resume "
-        "writes it anew.",
-    }
-
-
-def test_a_summary_of_an_older_release_is_compared_as_far_as_it_goes(tmp_path: Path) -> None:
-    run = measured(tmp_path / "run")
-    plain = json.loads((run / "summary.json").read_bytes())
-    older = {name: value for name, value in plain.items() if name not in ("configuration", "rows")}
-    for change, fine in (({}, True), ({"game": "maze"}, False), ({"test_return": 99.0}, False)):
-        (run / "summary.json").write_text(json.dumps(older | change))
-        assert bool(read([tmp_path])[0]) == fine
-    (run / "summary.json").write_text(json.dumps(older | {"status": "running", "test_return": None}))
-    assert read([tmp_path])[1] == []
-
-
-def test_rows_that_are_not_those_of_the_end_are_noted(tmp_path: Path) -> None:
-    run = measured(tmp_path / "run")
-    changes = {"eval.jsonl": "train_predicted_value", "metrics.jsonl": "stiffness"}
-    for name, column in changes.items():
-        edit(name, lambda rows, column=column: rows[0].update({column: 0.123}))(run)
-    assert [problem.text for problem in read([tmp_path])[1]] == [
-        "eval.jsonl: rows were changed after the run had written them",
-        "metrics.jsonl: rows were changed after the run had written them",
-    ]
-
-
-def test_rows_that_no_report_needs_are_noted_when_they_are_published(tmp_path: Path) -> None:
-    run = some(tmp_path / "run", "dcpg").path
-    config = configuration("dcpg", "bigfish", 0, preset="tiny")
-    (run / "metrics.jsonl").write_text("".join(lines(stiffness_rows(config, random.Random(0)))))
-    summarised(run)
-    assert publish([run], tmp_path / "before").notes == {}
-    edit("metrics.jsonl", lambda rows: rows[0].update(reward_variance=7.0))(run)
-    assert read_run(run)[1] == []
-    said = ["metrics.jsonl: rows were changed after the run had written them"]
-    assert publish([run], tmp_path / "results").notes == {run: said}
-    assert [problem.text for problem in read([tmp_path / "results"])[1]] == said
-
-
-def test_evaluations_that_a_finished_run_has_lost_are_noted(tmp_path: Path) -> None:
-    run, said = measured(tmp_path / "run"), "eval.jsonl has lost rows: the run has finished, with 2,048 steps"
-    edit("eval.jsonl", lambda rows: rows.pop() and None)(run)
-    assert [problem.text for problem in read([tmp_path])[1]] == [said]
-    (run / "eval.jsonl").unlink()
-    assert said in [problem.text for problem in read([tmp_path])[1]]
-
-
-def test_the_stiffness_of_a_part_of_the_training_is_left_out(tmp_path: Path) -> None:
-    for seed, name in enumerate(("whole", "part", "none")):
-        measured(tmp_path / name, seed)
-    edit("metrics.jsonl", lambda rows: rows.pop() and None)(tmp_path / "part")
-    (tmp_path / "none" / "metrics.jsonl").unlink()
-    records, problems = read([tmp_path])
-    assert {record.path.name: len(record.stiffness) for record in records} == {"whole": 2, "part": 0, "none": 0}
-    said = "metrics.jsonl ends before the evaluation at 2,048 steps; its stiffness is left out"
-    assert {problem.path.name: problem.text for problem in problems} == {"part": said, "none": said}
-
-
-def test_published_rows_have_hashes_of_their_own(tmp_path: Path) -> None:
-    run = measured(tmp_path / "runs" / "run")
-    edit("metrics.jsonl", lambda rows: rows.__setitem__(slice(1, 2), [rows[1]] * 8))(run)  # which has no measurement
-    summarised(run)
-    (out,) = publish([run], tmp_path / "results", rows=2).runs
-    assert len((out / "metrics.jsonl").read_text().splitlines()) == 3
-    assert read([tmp_path / "results"])[1] == []
-    edit("metrics.jsonl", lambda rows: rows[0].update(stiffness=0.9))(out)
-    assert "metrics.jsonl: rows were changed" in read([tmp_path / "results"])[1][0].text
-
-
-def test_an_analysis_of_another_variant_is_passed_over(tmp_path: Path) -> None:
-    run = measured(tmp_path / "run")
-    written = read_run(run)[0].written
-    counted = dataclasses.replace(some(tmp_path / "x", "dcpg"), wrong=[1, 2], raw=[1, 3])
-    found = ood_actions(counted, written.config, 2048)
-    (run / "analysis").mkdir()
-    for made_with, fine in ((written.fingerprint, True), ("0" * 64, False)):
-        (run / "analysis" / "ood-actions.json").write_text(json.dumps(found | {"configuration": made_with}))
-        record, notes = read_run(run)
-        assert bool(record.analyses) == fine
-        assert fine or notes == ["analysis/ood-actions.json was passed over (it is of another run)"]
 
 
 def test_runs_in_the_folders_of_another_program_are_found(tmp_path: Path) -> None:

@@ -370,7 +370,7 @@ def test_a_rollout_may_have_more_episodes_than_a_file_has_lists(
 
 
 def test_the_episodes_of_older_checkpoints_are_taken_over(tmp_path: Path) -> None:
-    """They were a list of three for each episode."""
+    """Of schema 2, in which they were a list of three for each episode."""
     run = dcpg.train("ppo", game="bossfight", preset="tiny", steps=512, out=tmp_path / "run", settings=TINY)
 
     def older(plain: dict[str, Any]) -> dict[str, Any]:
@@ -381,6 +381,9 @@ def test_the_episodes_of_older_checkpoints_are_taken_over(tmp_path: Path) -> Non
 
     other = shutil.copytree(run.directory, tmp_path / "other")
     change_state(other, older)
+    for place in (other / "checkpoints").glob("0*"):
+        about = json.loads((place / "manifest.json").read_bytes())
+        (place / "manifest.json").write_text(json.dumps(about | {"schema": 2}))
     assert contents(dcpg.resume(run, steps=640).directory) == contents(dcpg.resume(other, steps=640).directory)
 
 
