@@ -41,6 +41,7 @@ def read(
         problems += [Problem(path, note) for note in notes]
         records.append(record)
     records = with_common_values(records, problems)
+    _note_other_options(records, problems)
     return without_duplicates(told_apart(without_copies(records, problems), problems), problems), problems
 
 
@@ -66,6 +67,17 @@ def with_common_values(records: list[Record], problems: list[Problem]) -> list[R
         except BadInput as error:
             problems.append(Problem(record.path, f"left out: {error}"))
     return named
+
+
+def _note_other_options(records: list[Record], problems: list[Problem]) -> None:
+    """Name the runs that were analysed with other options than most: a table would average unequal measurements."""
+    for name in dict.fromkeys(name for record in records for name in record.analyses):
+        options = {record.path: record.analyses[name]["asked"] for record in records if name in record.analyses}
+        usual = Counter(options.values()).most_common(1)[0][0]
+        for path, asked in options.items():
+            if asked != usual:
+                text = f"analysis/{name}.json was made with {asked}, most others with {usual}; compared all the same"
+                problems.append(Problem(path, text))
 
 
 def told_apart(records: list[Record], problems: list[Problem]) -> list[Record]:

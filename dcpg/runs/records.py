@@ -339,12 +339,17 @@ def _analyses(
             kept = check(plain)
             if kept["steps"] < steps:
                 raise BadInput(f"it is of the weights at {kept['steps']:,} steps; run `dcpg analyse {name}` again")
-            found[name] = kept
+            found[name] = kept | {"asked": _options(plain.get("asked", {}))}
         except FileNotFoundError:
             continue
         except (ValueError, TypeError, KeyError, AttributeError, BadInput) as error:
             notes.append(f"analysis/{name}.json was passed over ({error})")
     return found
+
+
+def _options(asked: Mapping[str, Any]) -> str:
+    """The options of an analysis in words."""
+    return printable(", ".join(f"{name}={value}" for name, value in sorted(asked.items()))) or "options unknown"
 
 
 def _most_levels(config: Config) -> int:

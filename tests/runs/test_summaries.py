@@ -187,3 +187,17 @@ def test_published_rows_of_another_run_are_not_replaced(tmp_path: Path) -> None:
         publish([bob], tmp_path / "results")
     assert (out / "eval.jsonl").read_bytes() == before
     assert publish([alice], tmp_path / "results").runs == [out]
+
+
+def test_analyses_with_other_options_than_most_are_noted(tmp_path: Path) -> None:
+    for seed, states in enumerate((64, 64, 16)):
+        run = measured(tmp_path / f"{seed}", seed)
+        counted = dataclasses.replace(some(tmp_path / "x" / f"{seed}", "ppo", seed=seed), wrong=[1, 2], raw=[1, 3])
+        found = ood_actions(counted, read_run(run)[0].config, 2048) | {"asked": {"states": states, "burn_in": 0}}
+        (run / "analysis").mkdir()
+        (run / "analysis" / "ood-actions.json").write_text(json.dumps(found))
+    (problem,) = read([tmp_path])[1]
+    assert problem.path.name == "2"
+    assert problem.text.startswith(
+        "analysis/ood-actions.json was made with burn_in=0, states=16, most others with burn_in"
+    )
