@@ -43,8 +43,9 @@ SMALL = ("evaluation.max_steps=12", "evaluation.episodes=2", "env.frame_size=16"
 SHORT = ("E_aux", "E_V")  # epochs that are many by default
 # a bandit that tries another arm after each rollout
 ARMS = ("augment=ucb", "drac.c=5")
-# ten levels of bossfight, whose episodes end soon: all are scored in the second rollout and replayed from then on
-REPLAY = ("levels.sampler=prioritised", "levels.seeds=2,7,11,17,36,43,47,5,23,30")
+# ten levels of bossfight, whose episodes end soon: with this network, all are scored in the second rollout and
+# replayed from then on
+REPLAY = ("network.channels=2,4", "levels.sampler=prioritised", "levels.seeds=2,7,11,17,36,43,47,5,23,30")
 BOTH = (*ARMS, *REPLAY)
 OWN = {"ucb-drac": ARMS, "plr": REPLAY}
 
