@@ -1,12 +1,74 @@
-"""Texts that tell environments of one's own apart."""
+"""Names and ids of functions that make environments."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import pytest
 
-from dcpg.config.identity import _stable
+from dcpg.config.identity import _stable, anonymous, declaration, identity, without_folder
+
+
+def make(num_envs: int, seed: int, **more: Any) -> None: ...
+
+
+class Made:
+    def __call__(self, num_envs: int, seed: int) -> None: ...
+
+
+def test_what_a_file_declares() -> None:
+    assert declaration(make) is make
+    assert declaration(functools.partial(functools.partial(make, level=1), size=2)) is make
+    assert declaration(Made()) is Made
+    assert identity(functools.partial(make, 2, level=[1]))[1] == f"{__file__}:make(2, level=[1])"
+
+
+FOLDERS = {
+    name: hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    for name in ("/home/me", "/home/a (b): c", "/data/set: 1", "/home/me (x)", "/caf\udce9")
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "published"),
+    [
+        ("/home/me/env.py:make", "{/home/me}/env.py:make"),
+        ("/home/a (b): c/env.py:make", "{/home/a (b): c}/env.py:make"),
+        (
+            "/home/me/env.py:make(a='/data/set: 1/one.json', b=2)",
+            "{/home/me}/env.py:make(a='{/data/set: 1}/one.json', b=2)",
+        ),
+        ("/home/me/env.py:Made.make-1a2b3c4d", "{/home/me}/env.py:Made.make-1a2b3c4d"),
+        ("/home/me/declared", "{/home/me}/declared"),
+        ("/home/me (x)/maze:make", "{/home/me (x)}/maze:make"),
+        ("/home/me/env.py:make('/home/me (x)/one')", "{/home/me}/env.py:make('{/home/me (x)}/one')"),
+        ("/caf\udce9/env.py:make", "{/caf\udce9}/env.py:make"),
+        ("/home/me/method.py", "{/home/me}/method.py"),
+        ("package.envs:make", "package.envs:make"),
+        ("package.envs:make('/home/me/one.json')", "package.envs:make('{/home/me}/one.json')"),
+        ("ALE/Pong-v5", "ALE/Pong-v5"),
+        ("ale_py:ALE/Pong-v5", "ale_py:ALE/Pong-v5"),
+        ("CartPole-v1", "CartPole-v1"),
+        ("", ""),
+    ],
+)
+def test_folders_of_this_machine_are_not_published(place: str, published: str) -> None:
+    for folder, digest in FOLDERS.items():
+        published = published.replace(f"{{{folder}}}", digest)
+    assert anonymous(place) == anonymous(published) == published
+    assert without_folder(place) == without_folder(published)
+
+
+def test_a_file_in_any_folder() -> None:
+    assert without_folder("/home/me/env.py:make") == "env.py:make"
+    assert without_folder("/home/me/method.py") == "method.py"
+    first, second = (without_folder(f"/x/env.py:make('/data/{name}/one.json')") for name in "ab")
+    assert first.startswith("env.py:make('")
+    assert first != second
 
 
 def test_long_arrays_inside_of_something_else_make_another_environment() -> None:

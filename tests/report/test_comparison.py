@@ -281,7 +281,7 @@ def test_a_claim_over_procgens_games_does_not_count_your_own(tmp_path: Path, com
 
     before = likely(tmp_path / "before")
     assert "probability" in str(before)
-    for seed in range(3):  # a game of one's own on which only one of them was trained
+    for seed in range(3):  # an environment of your own on which only one of them was trained
         own = some(tmp_path / "runs" / f"own-{seed}", "dcpg", "maze", seed, level=1.0).path
         configured(lambda plain: plain.update(game="own:walk"))(own)
     assert likely(tmp_path / "after") == before
