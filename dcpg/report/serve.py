@@ -17,7 +17,7 @@ from typing import Any
 from dcpg.errors import BadInput, DcpgError
 from dcpg.report.write import Report
 from dcpg.runs.folders import ROWS, walk
-from dcpg.runs.records import FILES, PUBLISHED
+from dcpg.runs.records import FILES
 from dcpg.storage.files import read_regular
 from dcpg.text import printable, say
 
@@ -35,7 +35,7 @@ MOST_BYTES = 2**31  # of a file
 MOST = 32  # connections at once, each with a thread
 PATIENCE = 30.0  # seconds for a connection, from its first byte to the last one of the answer
 # metrics.jsonl has a new row with every rollout, and what a report takes from it changes with few of them
-WATCHED = {Path(name).name for name in (*FILES, PUBLISHED, "replay.mp4")} - {"metrics.jsonl"}
+WATCHED = {Path(name).name for name in (*FILES, "replay.mp4")} - {"metrics.jsonl"}
 
 
 class ReportServer(ThreadingHTTPServer):

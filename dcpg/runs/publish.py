@@ -32,7 +32,11 @@ from dcpg.storage.rundir import RunDirectory
 from dcpg.text import printable
 
 ROWS = 50  # of metrics.jsonl and of timing.jsonl that are kept by default
-WHOLE = ("summary.json", "analysis/levels.json", "analysis/ood-actions.json")  # copied as they are
+WHOLE = (
+    "summary.json",
+    "analysis/levels.json",
+    "analysis/ood-actions.json",
+)  # copied as they are, but for a hash in the first
 FILES = {PUBLISHED, "config.json", "eval.jsonl", "metrics.jsonl", "timing.jsonl", "analysis", *WHOLE}
 
 
