@@ -37,7 +37,7 @@ def _by_threads(pixels: int, threads: int) -> int:
 
 
 def wants_bf16(config: Config, shape: tuple[int, ...]) -> bool:
-    """Whether `machine.precision=auto` means bfloat16 on a device that computes it natively."""
+    """Whether `machine.precision=auto` means bfloat16 on a device where it is faster."""
     return config.preset == "laptop" and is_image(shape)
 
 

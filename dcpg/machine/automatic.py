@@ -11,7 +11,7 @@ from dcpg.config.automatic import as_in, cpu_chunk, is_settled, wants_bf16
 from dcpg.config.build import known_spaces
 from dcpg.config.schema import MOST_FRAMES, Config, Machine
 from dcpg.envs.base import Spaces
-from dcpg.machine.devices import device_named, device_of, has_bf16
+from dcpg.machine.devices import bf16_pays, device_named, device_of
 from dcpg.machine.needs import frame_bytes, frames_at_once
 from dcpg.torchrun import processes
 
@@ -26,7 +26,7 @@ def settled(config: Config, spaces: Spaces | None = None) -> Config:
     device = device_named(config.machine.device)
     if device.type == "cuda" and not torch.cuda.is_available():  # a sweep's driver without a GPU: the node resolves it
         return config
-    precision = "bf16" if wants_bf16(config, spaces.shape) and has_bf16(device) else "fp32"
+    precision = "bf16" if wants_bf16(config, spaces.shape) and bf16_pays(device) else "fp32"
     config = as_in(config, Machine(device=device.type, precision=precision))
     return config if config.machine.chunk else as_in(config, Machine(chunk=chunk_of(config, spaces, device)))
 

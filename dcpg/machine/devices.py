@@ -69,6 +69,21 @@ def has_bf16(device: torch.device) -> bool:
     return bool(native_bf16()) and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 
 
+def bf16_pays(device: torch.device) -> bool:
+    """Whether bfloat16 is faster than float32 on the device, by what it is known to be; nothing is timed."""
+    return has_bf16(device) and not (device.type == "cpu" and slow_bf16())
+
+
+@cache
+def slow_bf16() -> bool:
+    """Whether this is an Intel processor made for AMX whose AMX is not there, as in many virtual machines.
+
+    From Sapphire Rapids on (the first with AVX512-FP16), AVX512-BF16 does half of float32's work per second.
+    """
+    lacks_amx = "AVX512-BF16" in native_bf16() and "AMX" not in native_bf16()
+    return lacks_amx and _cpuinfo("vendor_id") == "GenuineIntel" and "avx512_fp16" in _cpuinfo("flags").split()
+
+
 @cache
 def native_bf16() -> tuple[str, ...]:
     """The processor's instructions for bfloat16, by name; none are known outside Linux."""

@@ -93,12 +93,15 @@ def _device() -> tuple[str, bool, str]:
 
 
 def _bfloat16() -> tuple[str, bool, str]:
-    from dcpg.machine.devices import device_named, has_bf16, native_bf16
+    from dcpg.machine.devices import bf16_pays, device_named, has_bf16, native_bf16
 
     device = device_named("auto")
     if not has_bf16(device):
         return "bfloat16", True, f"not native on this {device.type}: machine.precision=auto means fp32"
     how = f" ({', '.join(native_bf16())})" if device.type == "cpu" else ""
+    if not bf16_pays(device):
+        half = "half as fast as float32 on an Intel processor without AMX"
+        return "bfloat16", True, f"native{how}, {half}: machine.precision=auto means fp32"
     return "bfloat16", True, f"native{how}: machine.precision=auto means bf16 with --preset laptop"
 
 

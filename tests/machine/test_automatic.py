@@ -26,7 +26,7 @@ TINY = {"evaluation.episodes": 1, "evaluation.max_steps": 20}
 
 
 def native(monkeypatch: pytest.MonkeyPatch, yes: bool) -> None:
-    monkeypatch.setattr(automatic, "has_bf16", lambda device: yes)
+    monkeypatch.setattr(automatic, "bf16_pays", lambda device: yes)
 
 
 @pytest.mark.parametrize(
@@ -55,16 +55,28 @@ def test_observations_that_are_not_images_stay_in_float32(monkeypatch: pytest.Mo
     assert (config.machine.precision, config.machine.chunk) == ("fp32", FLAT)
 
 
-def test_the_instructions_of_the_processor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    devices.native_bf16.cache_clear()
-    for flags, names in (
-        ("fpu avx2", ()), ("avx512f avx512_bf16", ("AVX512-BF16",)), ("amx_bf16 avx512_bf16", ("AVX512-BF16", "AMX")),
-    ):  # fmt: skip
-        monkeypatch.setattr(devices, "_cpuinfo", lambda field, flags=flags: flags)
-        assert devices.native_bf16() == names
-        devices.native_bf16.cache_clear()
-        assert devices.has_bf16(torch.device("cpu")) == bool(names)
-        devices.native_bf16.cache_clear()
+@pytest.mark.parametrize(
+    ("vendor", "flags", "names", "pays"),
+    [
+        ("AuthenticAMD", "fpu avx2", (), False),
+        ("AuthenticAMD", "avx512f avx512_bf16", ("AVX512-BF16",), True),  # Zen 4
+        ("AuthenticAMD", "avx512_bf16 avx512_fp16", ("AVX512-BF16",), True),
+        ("GenuineIntel", "avx512f avx512_bf16", ("AVX512-BF16",), True),  # Cooper Lake
+        ("GenuineIntel", "amx_bf16 avx512_bf16 avx512_fp16", ("AVX512-BF16", "AMX"), True),  # Sapphire Rapids
+        ("GenuineIntel", "avx512_bf16 avx512_fp16", ("AVX512-BF16",), False),  # the same without AMX
+    ],
+)
+def test_the_instructions_of_the_processor(
+    vendor: str, flags: str, names: tuple[str, ...], pays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`auto` does not mean bfloat16 where the processor has it and is slower with it."""
+    fields = {"vendor_id": vendor, "flags": flags}
+    monkeypatch.setattr(devices, "_cpuinfo", fields.__getitem__)
+    for found in (devices.native_bf16, devices.slow_bf16):
+        monkeypatch.setattr(devices, found.__name__, found.__wrapped__)  # not what was found before
+    assert devices.native_bf16() == names
+    assert devices.has_bf16(torch.device("cpu")) == bool(names)
+    assert devices.bf16_pays(torch.device("cpu")) == pays
 
 
 @pytest.mark.parametrize(("capability", "yes"), [((7, 5), False), ((8, 0), True), ((12, 0), True)])

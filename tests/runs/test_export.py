@@ -238,7 +238,7 @@ def test_commands_resolve_to_their_configuration_on_other_machines(
     written = parse_written(to_write(config, None))
     words = export.train_again(written)
     monkeypatch.setattr("dcpg.config.resolve.available_cores", lambda: 64)
-    monkeypatch.setattr("dcpg.machine.automatic.has_bf16", lambda device: True)
+    monkeypatch.setattr("dcpg.machine.automatic.bf16_pays", lambda device: True)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert settled(commanded(words, capsys, monkeypatch, tmp_path)) == config
 

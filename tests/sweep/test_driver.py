@@ -241,12 +241,12 @@ def test_a_place_where_nothing_can_be_written(tmp_path: Path) -> None:
 
 def test_what_is_automatic_is_resolved_once_for_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the driver's machine; a sweep that goes on elsewhere keeps what its first runs have."""
-    monkeypatch.setattr("dcpg.machine.automatic.has_bf16", lambda device: True)
+    monkeypatch.setattr("dcpg.machine.automatic.bf16_pays", lambda device: True)
     engine, _, _ = drive_once(tmp_path, plan=planned(preset="laptop", steps=8192))
     machines = [job.config.machine for job in engine.jobs.values()]
     assert {(m.device, m.precision) for m in machines} == {("cpu", "bf16")}
     assert all(m.chunk > 0 for m in machines)
-    monkeypatch.setattr("dcpg.machine.automatic.has_bf16", lambda device: False)
+    monkeypatch.setattr("dcpg.machine.automatic.bf16_pays", lambda device: False)
     engine, _, _ = drive_once(tmp_path, plan=planned(preset="laptop", steps=8192, seeds=3))
     assert len(engine.jobs) == 2  # the new seed alone
     assert {job.config.machine.precision for job in engine.jobs.values()} == {"bf16"}
@@ -270,7 +270,7 @@ def test_runs_of_other_sizes_keep_their_own_chunks_when_a_sweep_goes_on(tmp_path
 def test_a_precision_that_was_given_is_not_what_automatic_means(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dcpg.machine.automatic.has_bf16", lambda device: False)
+    monkeypatch.setattr("dcpg.machine.automatic.bf16_pays", lambda device: False)
     grid = {"machine": {"precision": ["bf16", "auto"]}}
     plan = planned(methods=["ppo"], seeds=1, preset="laptop", steps=8192, grid=grid)
     given, automatic = plan.jobs

@@ -168,7 +168,7 @@ def test_which_precisions_are_measured(
 ) -> None:
     """bfloat16 where it is native or asked for; a method's own figures are in the precision that the settings name."""
     monkeypatch.setattr(bench, "has_bf16", lambda device: native)
-    monkeypatch.setattr("dcpg.machine.automatic.has_bf16", lambda device: native)
+    monkeypatch.setattr("dcpg.machine.automatic.bf16_pays", lambda device: native)
 
     def figures(asked: dict[str, Any]) -> dict[str, Any]:
         precision = asked["settings"]["machine.precision"]

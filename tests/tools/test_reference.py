@@ -119,9 +119,17 @@ def test_the_stored_numbers_are_what_the_writer_writes(tmp_path: Path) -> None:
     assert difference(again["ppo"], stored_numbers()["ppo"]) < TOLERANCE / 10
 
 
-@pytest.mark.parametrize(("found", "said"), [((), "fp32"), (("AVX512-BF16", "AMX"), "native (AVX512-BF16, AMX)")])
+@pytest.mark.parametrize(
+    ("found", "slow", "said"),
+    [
+        ((), False, "not native on this cpu: machine.precision=auto means fp32"),
+        (("AVX512-BF16", "AMX"), False, "native (AVX512-BF16, AMX): machine.precision=auto means bf16"),
+        (("AVX512-BF16",), True, "without AMX: machine.precision=auto means fp32"),
+    ],
+)
 def test_the_doctor_says_what_this_machine_does_with_bfloat16(
-    found: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+    found: tuple[str, ...], slow: bool, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devices, "native_bf16", lambda: found)
+    monkeypatch.setattr(devices, "slow_bf16", lambda: slow)
     assert said in doctor._bfloat16()[2]
