@@ -91,7 +91,7 @@ class Machine(Section):
         0, "ours: frames that go through the encoder at once; 0: what suits the device", low=0, high=MOST_FRAMES
     )
     precision: str = setting(
-        "auto", "ours: auto, fp32 or bf16; auto: bf16 with preset laptop where it is native", choices=PRECISIONS
+        "auto", "ours: auto, fp32 or bf16; auto: bf16 with preset laptop where it is faster", choices=PRECISIONS
     )
     compile: bool = setting(False, "ours: torch.compile of the encoders")
 

@@ -42,7 +42,7 @@ def native(monkeypatch: pytest.MonkeyPatch, yes: bool) -> None:
 def test_precision(
     preset: str, settings: dict[str, Any], here: str, elsewhere: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """bfloat16 where it is native and the preset is laptop, unless a precision is given."""
+    """bfloat16 where it is faster and the preset is laptop, unless a precision is given."""
     config = resolve("dcpg", "maze", preset=preset, settings=settings)
     for yes, expected in ((True, here), (False, elsewhere)):
         native(monkeypatch, yes)
