@@ -95,7 +95,7 @@ def publish(
 
 
 def _check_own(target: Path, path: Path) -> None:
-    """Refuse to replace the rows of another run, as of another sweep whose runs have the same names."""
+    """Refuse to replace rows of another run, as of a sweep whose runs have the same names, or of a longer one."""
     try:
         there, here = (
             parse_written(RunDirectory(folder).read_config(), folder / "config.json", code=False)
@@ -107,6 +107,11 @@ def _check_own(target: Path, path: Path) -> None:
         about = printable(f"{there.config.method} on {there.config.game}, seed {there.config.seed}")
         raise BadInput(
             f"{target} has the rows of another run ({about}) than {path}; publish to another folder, or rename the run."
+        )
+    if there.config.steps > here.config.steps:
+        raise BadInput(
+            f"{target} has the rows of {there.config.steps:,} steps, {path} those of {here.config.steps:,} only; "
+            f"publish to another folder."
         )
 
 

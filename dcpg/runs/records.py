@@ -194,8 +194,8 @@ def _altered(run: RunDirectory, summary: Summary, evaluations: list[Evaluation],
     counts = {} if summary.rows is UNSET else summary.rows
     hashes = {} if summary.rows_sha256 is UNSET else summary.rows_sha256
     there = {"metrics": metrics, "eval": sum(one.steps <= summary.steps for one in evaluations)}
-    ended = summary.status == "finished" and _last(evaluations) == summary.steps  # of an older release, without counts
-    known = counts.get("eval", there["eval"] if ended else 0)
+    ended = summary.status == "finished" and _last(evaluations) == summary.steps
+    known = there["eval"] if ended else counts.get("eval", 0)  # the evaluation whose returns the summary has
     if 0 < known <= there["eval"]:
         ends = {"train": summary.train_return, "test": summary.test_return}
         if any(ends[name] not in (None, split.mean) for name, split in evaluations[known - 1].splits.items()):
@@ -203,7 +203,9 @@ def _altered(run: RunDirectory, summary: Summary, evaluations: list[Evaluation],
                 "eval.jsonl and summary.json have different returns of one evaluation: they are of two runs."
             )
     for name, rows in run.rows.items():
-        if 0 < counts.get(name, 0) <= there[name] and hash_of_first(rows.path, counts[name]) != hashes.get(name):
+        count = counts.get(name, 0)
+        lost = ended and 0 < there[name] < count  # no metrics: they were not read
+        if lost or (0 < count <= there[name] and hash_of_first(rows.path, count) != hashes.get(name)):
             found.append(rows.path.name)
     return list(dict.fromkeys(found))
 

@@ -138,6 +138,16 @@ def test_nothing_is_replaced_but_published_rows(tmp_path: Path) -> None:
         publish([tmp_path / "runs" / "a"], tmp_path / "new", rows=0)
 
 
+def test_rows_of_a_longer_run_are_not_replaced_by_those_of_a_shorter_one(tmp_path: Path) -> None:
+    long, short = (synthetic.some(tmp_path / name / "a", "ppo", steps=n).path for name, n in (("l", 4096), ("s", 2048)))
+    publish([short], tmp_path / "out")
+    publish([long], tmp_path / "out")
+    rows = (tmp_path / "out" / "a" / "eval.jsonl").read_bytes()
+    with pytest.raises(BadInput, match=r"has the rows of 4,096 steps, .* those of 2,048 only"):
+        publish([short], tmp_path / "out")
+    assert (tmp_path / "out" / "a" / "eval.jsonl").read_bytes() == rows
+
+
 def test_what_a_killed_export_has_left_is_named_and_not_read(tmp_path: Path) -> None:
     synthetic.few(tmp_path / "sweep" / "runs")
     whole = publish([tmp_path / "sweep"], tmp_path / "results").runs

@@ -132,6 +132,18 @@ def test_evaluations_that_a_finished_run_has_lost_are_noted(tmp_path: Path) -> N
     assert said in [problem.text for problem in read([tmp_path])[1]]
 
 
+def test_a_shorter_file_with_the_right_last_step_is_looked_at(tmp_path: Path) -> None:
+    """Rows are missing before the last one, or the last row is that of another run."""
+    own, other = measured(tmp_path / "own", 0), measured(tmp_path / "other", 1)
+    edit("eval.jsonl", lambda rows: rows.__delitem__(0))(own)
+    edit("metrics.jsonl", lambda rows: rows.__delitem__(0))(own)
+    said = "rows were changed after the run had written them"
+    assert read_run(own)[1] == [f"metrics.jsonl: {said}", f"eval.jsonl: {said}"]
+    (own / "eval.jsonl").write_bytes((other / "eval.jsonl").read_bytes().splitlines(keepends=True)[-1])
+    with pytest.raises(BadInput, match="they are of two runs"):
+        read_run(own)
+
+
 def test_the_stiffness_of_a_part_of_the_training_is_left_out(tmp_path: Path) -> None:
     for seed, name in enumerate(("whole", "part", "none")):
         measured(tmp_path / name, seed)
