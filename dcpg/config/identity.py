@@ -8,11 +8,13 @@ import hashlib
 import inspect
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dcpg.core.registry import source_of
 from dcpg.methods.plugins import is_installed
@@ -129,6 +131,8 @@ def _stable(value: Any, depth: int) -> str:
         return _identity(value, depth - 1)[1]
     if inspect.ismodule(value) or isinstance(value, type):
         return str(value.__name__)
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:  # its bytes are addresses
+        return f"object{value.shape}{_digest(_stable(value.tolist(), depth - 1))}"
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
     try:
@@ -137,13 +141,27 @@ def _stable(value: Any, depth: int) -> str:
         text = " at 0x"
     if isinstance(value, str | bytes) or (" at 0x" not in text and "..." not in text):
         return text
-    if hasattr(value, "__array__"):  # a long one, of which the text shows the ends
-        return _stable(np.asarray(value), depth)
+    array = _as_array(value)
+    if array is not None:  # a long one, of which the text shows the ends
+        return _stable(array, depth)
     kept = value if isinstance(value, dict) else getattr(value, "__dict__", {})
     parts: Any = list(enumerate(value) if isinstance(value, list | tuple) else kept.items())
     if not parts and " at 0x" not in text:
         return text
     return f"{type(value).__qualname__}({', '.join(f'{name}={_stable(part, depth - 1)}' for name, part in parts)})"
+
+
+def _as_array(value: Any) -> NDArray[Any] | None:
+    """An array or tensor of any library, as far as it can be had; torch's may need gradients or be on a GPU."""
+    if not hasattr(value, "__array__"):
+        return None
+    ways: list[Callable[[], Any]] = [
+        lambda: value, lambda: value.detach().cpu(), lambda: value.detach().cpu().float(),  # bfloat16
+    ]  # fmt: skip
+    for way in ways:
+        with contextlib.suppress(Exception):  # of the user's own class, too
+            return np.asarray(way())
+    return None
 
 
 def _digest(*texts: str) -> str:

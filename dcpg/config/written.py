@@ -82,6 +82,13 @@ class Written:
         """A hash of all that decides the result, in the schema in which it was written: checkpoints name it."""
         return fingerprint(self.plain)
 
+    @property
+    def origin(self) -> str:
+        """A hash of what a run began with besides its settings: weights, your environment, plugins."""
+        own = self.environment
+        began = [own.id, own.test_id, *own.sha256[:1]] if own is not None else []
+        return digest([self.init, began, [[one["kind"], one["name"], one["sha256"]] for one in self.plugins]])
+
 
 def read_written(run: RunDirectory) -> Written:
     """The configuration of a run on disk."""

@@ -12,7 +12,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from dcpg.config.identity import anonymous
-from dcpg.config.written import parse_written
+from dcpg.config.written import Written, parse_written
 from dcpg.errors import BadInput, StorageFailed
 from dcpg.runs.export import check_replaceable, public_config, replacing_folder
 from dcpg.runs.folders import run_directories
@@ -103,7 +103,7 @@ def _check_own(target: Path, path: Path) -> None:
         )
     except BadInput:  # there is none yet, or it is not whole, or the run is refused by its reader
         return
-    if there.fingerprint != here.fingerprint:
+    if there.fingerprint != here.fingerprint or there.origin != _origin(here):
         about = printable(f"{there.config.method} on {there.config.game}, seed {there.config.seed}")
         raise BadInput(
             f"{target} has the rows of another run ({about}) than {path}; publish to another folder, or rename the run."
@@ -136,7 +136,7 @@ def _contents(path: Path, rows: int) -> tuple[dict[str, bytes], list[str]]:
     files["eval.jsonl"] = first_rows(run.evaluations.path, len(record.evaluations))
     files["metrics.jsonl"] = b"".join(thinned(partial(metrics_of, run, record.config), rows))
     if "summary.json" in files:
-        files["summary.json"] = _summary(files["summary.json"], files["metrics.jsonl"])
+        files["summary.json"] = _summary(files["summary.json"], files["metrics.jsonl"], _origin(record.written))
     try:
         files["timing.jsonl"] = b"".join(dump(row.plain()) for row in merged(timing_of(run, record.config), rows))
     except BadInput as error:  # a report needs no times
@@ -146,14 +146,21 @@ def _contents(path: Path, rows: int) -> tuple[dict[str, bytes], list[str]]:
     return files, notes
 
 
-def _summary(data: bytes, metrics: bytes) -> bytes:
-    """A summary that has the hash of the rows that are kept."""
+def _origin(written: Written) -> str:
+    """What a run began with, as its published configuration has it."""
+    return parse_written(public_config(written, anonymous), code=False).origin
+
+
+def _summary(data: bytes, metrics: bytes, origin: str) -> bytes:
+    """A summary that has the hashes of the rows that are kept and of the configuration that is published."""
     try:
         found = Summary.parse(parse_json(data))
     except (ValueError, TypeError):  # which is noted
         return data
+    if found.origin is not UNSET:
+        found = replace(found, origin=origin)
     if found.rows is UNSET or found.rows_sha256 is UNSET:
-        return data
+        return dump(found.plain(), indent=2)
     rows = {**found.rows, "metrics": metrics.count(b"\n")}
     hashes = {**found.rows_sha256, "metrics": hashlib.sha256(metrics).hexdigest()}
     return dump(replace(found, rows=rows, rows_sha256=hashes).plain(), indent=2)

@@ -154,6 +154,7 @@ class Summary(Row, frozen=True, kw_only=True):
     pictures: list[str] | UnsetType = UNSET  # fingerprints of frames; several after a resume with another library
     altered: list[str] | UnsetType = UNSET  # files whose rows were not as the run had written them when it was resumed
     configuration: str | UnsetType = UNSET  # a hash of it, as checkpoints name it
+    origin: str | UnsetType = UNSET  # a hash of what the run began with besides: weights, environment, plugins
     rows: dict[str, Count] | UnsetType = UNSET  # how many metrics and evaluations were written by then, as "eval"
     rows_sha256: dict[str, str] | UnsetType = UNSET  # hashes of them
 

@@ -15,6 +15,7 @@ from dcpg.storage.checkpoint import Damaged, Manifest
 from dcpg.text import printable
 
 CONFIGURATION = "configuration"  # where a summary and an analysis have the hash
+ORIGIN = "origin"  # where a summary has that of what the run began with
 
 
 class Foreign(Damaged):
@@ -53,9 +54,11 @@ class Owner:
 
 
 def is_of(written: Written, found: Mapping[str, Any]) -> bool:
-    """Whether a summary or an analysis is of a run; those of older releases have no hash of its configuration."""
+    """Whether a summary or an analysis is of a run; those of older releases have no hashes."""
     config = written.config
     if [found.get(name) for name in ("method", "game", "seed")] != [config.method, config.game, config.seed]:
+        return False
+    if found.get(ORIGIN, written.origin) != written.origin:
         return False
     return CONFIGURATION not in found or Owner.of(written).made(found[CONFIGURATION])
 

@@ -21,6 +21,7 @@ from dcpg.config.written import (
     Written,
     check_plugins,
     other_library,
+    parse_written,
     read_written,
     readable,
     to_write,
@@ -100,6 +101,7 @@ def start(
         def begin() -> None:  # config.json comes last: with it the run exists
             plain = to_write(trainer.config, init, Environment.of(maker, spaces) if maker is not None else None)
             trainer.pictures = [plain[PROCGEN]["pictures"]] if plain[PROCGEN] else []
+            trainer.origin = parse_written(plain).origin
             trainer.save(final=True)
             directory.write_json(directory.config, plain)
             directory.keep()
@@ -143,8 +145,10 @@ def resume(
                 trainer.observer.warn(f"{UNREPEATABLE}.")
         changes = ({} if steps is None else {"steps": config.steps}) | _other_pictures(written, trainer)
         changes |= _other_environment(written, maker, trainer)
+        plain = readable({**written.plain, **changes})
+        trainer.origin = parse_written(plain).origin
         if changes:
-            directory.write_json(directory.config, readable({**written.plain, **changes}))
+            directory.write_json(directory.config, plain)
         return trainer.run()
     finally:
         directory.lock.release()

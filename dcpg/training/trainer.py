@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Literal, NoReturn
 
 import torch
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from dcpg.config.build import augmenter_of, build_network, check_fits, make_train, train_levels
 from dcpg.config.command import resume_command
@@ -115,6 +115,7 @@ class Trainer(LoopObserver):
         self.logs = Logs(config, directory, self._warn)
         self.stopwatch = Stopwatch()
         self.pictures: list[str] = []  # fingerprints of the frames that this run has seen, for the summary
+        self.origin: str | UnsetType = UNSET  # `Written.origin`, for the summary
 
     def _warn(self, message: str) -> None:
         self.observer.warn(message)
@@ -361,6 +362,7 @@ class Trainer(LoopObserver):
             pictures=self.pictures or UNSET,
             altered=self.saver.altered or UNSET,
             configuration=self.fingerprint,
+            origin=self.origin,
             rows={name: rows.count for name, rows in written.items()} or UNSET,
             rows_sha256={name: rows.sha256 for name, rows in written.items()} or UNSET,
         )

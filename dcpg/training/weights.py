@@ -117,7 +117,9 @@ def _exported(run: RunDirectory, written: Written, at: int | None) -> Moment:
         if hashlib.sha256(weights).hexdigest() != about["sha256"]:
             raise ValueError(f"{WEIGHTS} does not have the hash that config.json names")
         normaliser = _normaliser(about["normaliser"])
-        steps, k = int(about["steps"]), int(about["evaluation"])
+        steps, k = about["steps"], about["evaluation"]
+        if not all(type(number) is int and 0 <= number < 2**63 for number in (steps, k)):
+            raise ValueError("its steps or evaluations are no count")
         if "config" in about and not Owner.of(written).made(about["config"]):  # older ones do not tell
             raise ValueError("config.json is not what it was exported with")
     if at not in (None, steps):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from dcpg.config.identity import _stable, anonymous, declaration, identity, without_folder
 
@@ -81,3 +82,34 @@ def test_long_arrays_inside_of_something_else_make_another_environment() -> None
         assert one == same != other
     for plain in ([1, 2], {"a": "b"}, "...", None, 3.5):  # what their text tells is kept as it was
         assert _stable(plain, 3) == repr(plain)
+
+
+def made_with(extra: Any) -> str:
+    return identity(functools.partial(make, extra=extra))[1]
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_tensors_that_numpy_does_not_take_are_told_apart(kind: torch.dtype) -> None:
+    """A learned reward: long weights that need gradients, or are rounded."""
+    tensor = torch.arange(5000, dtype=torch.float32).to(kind)
+    other = tensor.clone()
+    other[2500] = -1
+    ids = [made_with(x.requires_grad_()) for x in (tensor, tensor.clone(), other)]
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_arrays_of_objects_have_no_addresses_in_their_ids() -> None:
+    tables = [np.array([f"row {i + k}" for i in range(5000)], dtype=object) for k in (0, 0, 1)]
+    ids = [made_with(table) for table in tables]
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_an_object_that_is_no_array_after_all_has_an_id() -> None:
+    class Broken:
+        def __array__(self) -> None:
+            raise RuntimeError("not now")
+
+        def __repr__(self) -> str:
+            return "0 ... 9"
+
+    assert _stable(Broken(), 3) == "0 ... 9"

@@ -148,6 +148,15 @@ def test_rows_of_a_longer_run_are_not_replaced_by_those_of_a_shorter_one(tmp_pat
     assert (tmp_path / "out" / "a" / "eval.jsonl").read_bytes() == rows
 
 
+def test_rows_of_a_run_that_began_with_something_else_are_not_replaced(tmp_path: Path) -> None:
+    plain, pretrained = (synthetic.some(tmp_path / name / "a", "ppo").path for name in ("plain", "pretrained"))
+    synthetic.configured(lambda written: written.update(init="first"))(pretrained)
+    publish([plain], tmp_path / "out")
+    with pytest.raises(BadInput, match="has the rows of another run"):
+        publish([pretrained], tmp_path / "out")
+    publish([plain], tmp_path / "out")
+
+
 def test_what_a_killed_export_has_left_is_named_and_not_read(tmp_path: Path) -> None:
     synthetic.few(tmp_path / "sweep" / "runs")
     whole = publish([tmp_path / "sweep"], tmp_path / "results").runs

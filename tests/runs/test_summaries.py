@@ -28,7 +28,7 @@ def summarised(run: Path, **changes: Any) -> None:
     plain = Summary(
         method=c.method, game=c.game, seed=c.seed, steps=record.steps, steps_asked=c.steps, status="finished",
         train_return=last.splits["train"].mean, test_return=last.splits["test"].mean,
-        configuration=record.written.fingerprint, rows=counts, rows_sha256=hashes,
+        configuration=record.written.fingerprint, origin=record.written.origin, rows=counts, rows_sha256=hashes,
     ).plain()  # fmt: skip
     (run / "summary.json").write_text(json.dumps(plain | changes))
 
@@ -98,6 +98,20 @@ def test_a_summary_of_an_older_release_is_compared_as_far_as_it_goes(tmp_path: P
         assert bool(read([tmp_path])[0]) == fine
     (run / "summary.json").write_text(json.dumps(older | {"status": "running", "test_return": None}))
     assert texts(tmp_path) == [UNFINISHED]
+
+
+def test_a_configuration_that_began_with_something_else_is_another_run(tmp_path: Path) -> None:
+    """A pretrained run's rows under the config.json of the same run from scratch; it is published with its own."""
+    run = measured(tmp_path / "runs" / "run")
+    configured(lambda plain: plain.update(init="somewhere/pretrained"))(run)
+    with pytest.raises(BadInput, match="summary.json is of another run"):
+        read_run(run)
+    (run / "summary.json").unlink()
+    summarised(run)
+    assert read_run(run)[1] == []
+    (out,) = publish([run], tmp_path / "results").runs
+    assert json.loads((out / "config.json").read_text())["init"] == "pretrained"
+    assert read_run(out)[1] == []
 
 
 def test_rows_that_are_not_those_of_the_end_are_noted(tmp_path: Path) -> None:
