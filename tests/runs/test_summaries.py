@@ -104,7 +104,7 @@ def test_a_configuration_that_began_with_something_else_is_another_run(tmp_path:
     """A pretrained run's rows under the config.json of the same run from scratch; it is published with its own."""
     run = measured(tmp_path / "runs" / "run")
     configured(lambda plain: plain.update(init="somewhere/pretrained"))(run)
-    with pytest.raises(BadInput, match="summary.json is of another run"):
+    with pytest.raises(BadInput, match=r"summary\.json is of another run"):
         read_run(run)
     (run / "summary.json").unlink()
     summarised(run)
