@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dcpg.config.build import known_spaces
-from dcpg.config.environments import Environment
+from dcpg.config.environments import Environment, in_any_folder
 from dcpg.config.explain import explain
 from dcpg.config.migrate import migrated
 from dcpg.config.presets import PRESETS
@@ -86,7 +86,7 @@ class Written:
     def origin(self) -> str:
         """A hash of what a run began with besides its settings: weights, your environment, plugins."""
         own = self.environment
-        began = [own.id, own.test_id, *own.sha256[:1]] if own is not None else []
+        began = [*in_any_folder((own.id, own.test_id)), *own.sha256[:1]] if own is not None else []
         return digest([self.init, began, [[one["kind"], one["name"], one["sha256"]] for one in self.plugins]])
 
 
