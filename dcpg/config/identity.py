@@ -132,7 +132,7 @@ def _stable(value: Any, depth: int) -> str:
     if inspect.ismodule(value) or isinstance(value, type):
         return str(value.__name__)
     if isinstance(value, np.ndarray) and value.dtype.hasobject:  # its bytes are addresses
-        return f"object{value.shape}{_digest(_stable(value.tolist(), depth - 1))}"
+        return f"object{value.shape}{_digest(_stable(value.ravel().tolist(), depth))}"
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
     try:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -32,11 +33,8 @@ from dcpg.storage.rundir import RunDirectory
 from dcpg.text import printable
 
 ROWS = 50  # of metrics.jsonl and of timing.jsonl that are kept by default
-WHOLE = (
-    "summary.json",
-    "analysis/levels.json",
-    "analysis/ood-actions.json",
-)  # copied as they are, but for a hash in the first
+# copied as they are, but for hashes in the first
+WHOLE = ("summary.json", "analysis/levels.json", "analysis/ood-actions.json")
 FILES = {PUBLISHED, "config.json", "eval.jsonl", "metrics.jsonl", "timing.jsonl", "analysis", *WHOLE}
 
 
@@ -55,7 +53,7 @@ def publish(
 ) -> Published:
     """Copy the rows of every finished run at or below the directories; each run appears when it is whole.
 
-    Evaluations and analyses are copied as they are, and summaries but for a hash. Of metrics.jsonl about `rows` rows
+    Evaluations and analyses are copied as they are, and summaries but for hashes. Of metrics.jsonl about `rows` rows
     are kept, and those with measurements; as many rows of timing.jsonl have the sums of the others. No weights are
     copied.
     """
@@ -108,10 +106,10 @@ def _check_own(target: Path, path: Path) -> None:
         raise BadInput(
             f"{target} has the rows of another run ({about}) than {path}; publish to another folder, or rename the run."
         )
-    if there.config.steps > here.config.steps:
+    longer, shorter = (one.config.rollouts * one.config.rollout_size for one in (there, here))
+    if longer > shorter:
         raise BadInput(
-            f"{target} has the rows of {there.config.steps:,} steps, {path} those of {here.config.steps:,} only; "
-            f"publish to another folder."
+            f"{target} has the rows of {longer:,} steps, {path} those of {shorter:,} only; publish to another folder."
         )
 
 
@@ -157,13 +155,13 @@ def _summary(data: bytes, metrics: bytes, origin: str) -> bytes:
         found = Summary.parse(parse_json(data))
     except (ValueError, TypeError):  # which is noted
         return data
+    changes: dict[str, Any] = {}
     if found.origin is not UNSET:
-        found = replace(found, origin=origin)
-    if found.rows is UNSET or found.rows_sha256 is UNSET:
-        return dump(found.plain(), indent=2)
-    rows = {**found.rows, "metrics": metrics.count(b"\n")}
-    hashes = {**found.rows_sha256, "metrics": hashlib.sha256(metrics).hexdigest()}
-    return dump(replace(found, rows=rows, rows_sha256=hashes).plain(), indent=2)
+        changes["origin"] = origin
+    if found.rows is not UNSET and found.rows_sha256 is not UNSET:
+        changes["rows"] = {**found.rows, "metrics": metrics.count(b"\n")}
+        changes["rows_sha256"] = {**found.rows_sha256, "metrics": hashlib.sha256(metrics).hexdigest()}
+    return dump(replace(found, **changes).plain(), indent=2) if changes else data
 
 
 def thinned(read: Callable[[], Iterable[Metrics]], most: int) -> list[bytes]:

@@ -142,8 +142,8 @@ def read_run(path: Path, every_row: bool = False) -> tuple[Record, list[str]]:
         if summary is not None and summary.status != "finished":
             notes.append("its evaluations go to the end, but summary.json says that it has not finished")
     stiffness, rows = _measurements(run, config, evaluations, notes)
-    rows = count_lines(run.metrics.path) if every_row else rows
-    notes += map(changed_rows, _altered(run, summary, evaluations, rows) if summary is not None else [])
+    counted_rows = count_lines(run.metrics.path) if every_row else rows or None  # a report reads no others
+    notes += map(changed_rows, _altered(run, summary, evaluations, counted_rows) if summary is not None else [])
     found = Record(path, written, evaluations, stiffness, _analyses(run, written, evaluations, notes))
     notes += [note for note in _noted_before(path) if note not in notes]
     found.check_label()
@@ -185,27 +185,30 @@ def changed_rows(name: str) -> str:
     return f"{name}: rows were changed after the run had written them"
 
 
-def _altered(run: RunDirectory, summary: Summary, evaluations: list[Evaluation], metrics: int) -> list[str]:
+def _altered(run: RunDirectory, summary: Summary, evaluations: list[Evaluation], metrics: int | None) -> list[str]:
     """The files that a resume found changed, and those that are not as they were when the summary was written.
 
     A run that goes on has more rows than its summary says, or has dropped the last evaluation of its shorter form.
+    `metrics` is None where their rows were not read.
     """
     found = [printable(name) for name in summary.altered] if summary.altered is not UNSET else []
     counts = {} if summary.rows is UNSET else summary.rows
     hashes = {} if summary.rows_sha256 is UNSET else summary.rows_sha256
-    there = {"metrics": metrics, "eval": sum(one.steps <= summary.steps for one in evaluations)}
+    measured = sum(one.steps <= summary.steps for one in evaluations)
     ended = summary.status == "finished" and _last(evaluations) == summary.steps
-    known = there["eval"] if ended else counts.get("eval", 0)  # the evaluation whose returns the summary has
-    if 0 < known <= there["eval"]:
+    known = measured if ended else counts.get("eval", 0)  # the evaluation whose returns the summary has
+    if 0 < known <= measured:
         ends = {"train": summary.train_return, "test": summary.test_return}
         if any(ends[name] not in (None, split.mean) for name, split in evaluations[known - 1].splits.items()):
             raise BadInput(
                 "eval.jsonl and summary.json have different returns of one evaluation: they are of two runs."
             )
+    there = {"metrics": metrics, "eval": measured}
     for name, rows in run.rows.items():
-        count = counts.get(name, 0)
-        lost = ended and 0 < there[name] < count  # no metrics: they were not read
-        if lost or (0 < count <= there[name] and hash_of_first(rows.path, count) != hashes.get(name)):
+        count, kept = counts.get(name, 0), there[name]
+        if kept is None or count == 0:
+            continue
+        if (ended and kept < count) or (count <= kept and hash_of_first(rows.path, count) != hashes.get(name)):
             found.append(rows.path.name)
     return list(dict.fromkeys(found))
 

@@ -145,10 +145,10 @@ def resume(
                 trainer.observer.warn(f"{UNREPEATABLE}.")
         changes = ({} if steps is None else {"steps": config.steps}) | _other_pictures(written, trainer)
         changes |= _other_environment(written, maker, trainer)
-        plain = readable({**written.plain, **changes})
+        plain = {**written.plain, **changes}
         trainer.origin = parse_written(plain).origin
         if changes:
-            directory.write_json(directory.config, plain)
+            directory.write_json(directory.config, readable(plain))
         return trainer.run()
     finally:
         directory.lock.release()

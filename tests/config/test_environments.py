@@ -23,7 +23,7 @@ import dcpg
 from dcpg.config.environments import Environment, find, maker_for
 from dcpg.config.identity import identity
 from dcpg.config.schema import OWN
-from dcpg.config.written import read_written
+from dcpg.config.written import parse_written, read_written, to_write
 from dcpg.envs.base import Spaces
 from dcpg.errors import BadInput, Stopped
 from dcpg.methods.plugins import sha256_of
@@ -32,6 +32,7 @@ from dcpg.runs.records import read_run
 from dcpg.storage.rundir import RunDirectory
 from dcpg.training.evaluations import Evaluations
 from tests.cli.test_cli import run as command
+from tests.synthetic import configuration
 from tests.training.test_learning import Signpost, make, make_test
 
 QUICK = {"evaluation.episodes": 2, "evaluation.max_steps": 20, "network.channels": "4,8"}
@@ -515,3 +516,17 @@ def test_one_of_two_environments_is_not_said_to_be_another(folder: Path) -> None
     _show_differences(written, find(both["env"]), said.append)
     place = f"{folder}/one/signpost.py:make"
     assert said == [f"This agent was trained on {place} as it was then; now it plays {place}."]
+
+
+def test_what_a_run_began_with_is_not_where_it_lay() -> None:
+    """Nor what its environment became later."""
+    config = dataclasses.replace(configuration("ppo", "bigfish", 0, preset="tiny"), game=f"{OWN}maze")
+    spaces = Spaces((7,), np.dtype(np.float32), 4, (7,))
+
+    def origin(place: str, *hashes: str) -> str:
+        own = Environment("maze", f"{place}:make", None, "code", spaces, hashes)
+        return parse_written(to_write(config, None, own)).origin
+
+    first = origin("/a/maze.py", "1")
+    assert origin("/b/maze.py", "1") == origin("/a/maze.py", "1", "2") == first
+    assert first not in (origin("/a/maze.py", "2"), origin("/a/other.py", "1"))

@@ -102,6 +102,8 @@ def test_arrays_of_objects_have_no_addresses_in_their_ids() -> None:
     tables = [np.array([f"row {i + k}" for i in range(5000)], dtype=object) for k in (0, 0, 1)]
     ids = [made_with(table) for table in tables]
     assert ids[0] == ids[1] != ids[2]
+    ids = [made_with(table.reshape(50, 10, 10)) for table in tables]
+    assert ids[0] == ids[1] != ids[2]
 
 
 def test_an_object_that_is_no_array_after_all_has_an_id() -> None:

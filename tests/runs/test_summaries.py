@@ -136,6 +136,8 @@ def test_rows_that_no_report_needs_are_noted_when_they_are_published(tmp_path: P
     said = ["metrics.jsonl: rows were changed after the run had written them"]
     assert publish([run], tmp_path / "results").notes == {run: said}
     assert [problem.text for problem in read([tmp_path / "results"])[1]] == said
+    (run / "metrics.jsonl").write_bytes(b"")
+    assert publish([run], tmp_path / "emptied").notes == {run: said}
 
 
 def test_evaluations_that_a_finished_run_has_lost_are_noted(tmp_path: Path) -> None:
