@@ -250,7 +250,7 @@ def evaluate(
     agent = load_agent(run, at, maker)
     if show is not _nothing:
         _show_differences(written, maker, show)
-        count = (episodes or agent.config.evaluation.episodes) if levels in SPLITS else len(level_range(levels))
+        count = (episodes or agent.config.episodes_after(agent.steps)) if levels in SPLITS else len(level_range(levels))
         show(_duration_of(agent, count))
     return evaluate_agent(agent, levels, episodes, greedy, maker)
 

@@ -77,8 +77,13 @@ def _from_9(plain: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _from_10(plain: dict[str, Any]) -> dict[str, Any]:
+    """Schema 11 can have more episodes in the last evaluation."""
+    return plain | {"evaluation": {"last_episodes": 0} | plain["evaluation"]}
+
+
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    5: _from_5, 6: _from_6, 7: _from_7, 8: _from_8, 9: _from_9,
+    5: _from_5, 6: _from_6, 7: _from_7, 8: _from_8, 9: _from_9, 10: _from_10,
 }  # fmt: skip
 
 

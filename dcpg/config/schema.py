@@ -19,7 +19,7 @@ from dcpg.methods.plugins import find_encoder, find_method
 from dcpg.settings import Section, dotted, setting
 from dcpg.text import given
 
-SCHEMA = 10  # version of config.json; a new one needs a function in migrate.py
+SCHEMA = 11  # version of config.json; a new one needs a function in migrate.py
 
 
 OWN = "own:"  # prefix of the game's name in runs on the user's own environment
@@ -71,7 +71,14 @@ class Evaluation(Section):
 
     every: int = setting(10, "authors' code: rollouts between evaluations", low=1)
     episodes: int = setting(100, "paper, Section 5", low=1, high=4096)
+    last_episodes: int = setting(
+        0, "ours: episodes of the evaluation at the end of the run; 0: as many as before", low=0, high=4096
+    )
     max_steps: int = setting(10_000, "ours: an episode longer than this counts as it stands", low=1)
+
+    @property
+    def most_episodes(self) -> int:
+        return max(self.episodes, self.last_episodes)
 
 
 @dataclass(frozen=True)
@@ -213,6 +220,11 @@ class Config(Section):
     def rollouts(self) -> int:
         """Whole rollouts of the run; a remainder of `steps` is dropped."""
         return self.steps // self.rollout_size
+
+    def episodes_after(self, steps: int) -> int:
+        """Episodes of the evaluation after this number of steps."""
+        ended = steps >= self.rollouts * self.rollout_size
+        return (ended and self.evaluation.last_episodes) or self.evaluation.episodes
 
     def declared(self) -> Method:
         """The method, filled in with this run's settings: pure data, cached."""

@@ -40,15 +40,18 @@ class Work:
 
     rollouts: int  # to sample and to train on in the policy phase
     remembered: int  # rollouts that auxiliary phases train on
-    evaluations: int
+    evaluations: float  # one with more episodes than the others counts as several
 
 
 def work_of(config: Config, rollouts: int, done: int = 0) -> Work:
     """The work of a run from `done` rollouts to `rollouts`."""
     method, every = config.declared(), config.evaluation.every
     phases = method.in_whole_phases(rollouts) - method.in_whole_phases(done) if method.auxiliary_phase else 0
-    evaluations = (rollouts - 1) // every - (done - 1) // every + ((rollouts - 1) % every > 0) if rollouts > done else 0
-    return Work(rollouts - done, phases, evaluations)
+    if rollouts <= done:
+        return Work(0, 0, 0)
+    evaluations = (rollouts - 1) // every - (done - 1) // every + ((rollouts - 1) % every > 0)
+    more = config.episodes_after(rollouts * config.rollout_size) / config.evaluation.episodes - 1
+    return Work(rollouts - done, phases, evaluations + more)
 
 
 @dataclass(frozen=True)

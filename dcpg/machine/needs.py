@@ -91,7 +91,7 @@ def needs_of(config: Config, spaces: Spaces) -> Needs:
     graph, gathered = map(max, zip(*(_step_bytes(config, method, line, spaces) for line in method.lines), strict=True))
     opened = (AHEAD[device] + 1) * gathered  # this minibatch and those of B that are opened ahead
     computing = 2 * weights + moments + KEPT * (graph + opened)
-    environments = config.env.num_envs / processes() + config.evaluation.episodes
+    environments = config.env.num_envs / processes() + config.evaluation.most_episodes
     program = PROGRAM + (CUDA_BUILD if torch.version.cuda else 0)
     own = program + ENVIRONMENT * environments + (frames + tau + buffer) / processes()
     on_device = device != "cpu"

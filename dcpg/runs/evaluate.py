@@ -63,7 +63,7 @@ def _play(agent: Agent, levels: str, episodes: int | None, greedy: bool, maker: 
             raise BadInput(
                 f"There are no unseen levels without {option('test-env')}; give it, or evaluate levels 'train'."
             )
-        return [played(makers[levels](episodes or c.evaluation.episodes, agent.k), levels)]
+        return [played(makers[levels](episodes or c.episodes_after(agent.steps), agent.k), levels)]
     wanted = level_range(levels)
     if episodes is not None:
         raise BadInput(f"levels {levels!r} are played once each; leave episodes out.")

@@ -241,7 +241,7 @@ def _rows(path: Path, notes: list[str], most: int, longest: int = MOST_ROWS) -> 
 def _evaluations(run: RunDirectory, config: Config, notes: list[str]) -> list[Evaluation]:
     """Only the newest keep their episodes: a report over thousands of runs has no memory for all."""
     found = list[Evaluation]()
-    longest = ROW_BYTES + GENEROUS * EPISODE_BYTES * config.evaluation.episodes
+    longest = ROW_BYTES + GENEROUS * EPISODE_BYTES * config.evaluation.most_episodes
     rows = _rows(run.evaluations.path, notes, min(config.rollouts, MOST_EVALUATIONS), longest)
     for number, row in enumerate(rows, 1):
         found.append(_evaluation(row, f"eval.jsonl, row {number}", config))
@@ -261,7 +261,7 @@ def _evaluation(row: Mapping[str, Any], where: str, config: Config) -> Evaluatio
         for column, value in (("return", episodes.mean), *((name, getattr(episodes, name)) for name in VALUES)):
             if abs(value) > LARGEST_RETURN:
                 raise BadInput(f"{where}: {split}_{column} is {value:g}, which is not a return.")
-        most = GENEROUS * config.evaluation.episodes
+        most = GENEROUS * config.evaluation.most_episodes
         if len(episodes.returns or ()) > most:
             raise BadInput(
                 f"{where}: {split}_returns has {len(episodes.returns or ()):,} episodes, more than {most:,}."

@@ -277,7 +277,7 @@ class Measurement:
             make_file()
         del files
         for make_env in splits(self.config, None).values():
-            env = make_env(self.config.evaluation.episodes, 0)
+            env = make_env(self.config.evaluation.most_episodes, 0)
             self.actor(env.observe()[0])
             env.close()
         buffer = sum(len(segment) for kept in self.B.rollouts.values() for segment in kept.segments)

@@ -113,8 +113,8 @@ class Pace:
     def start(self, config: Config, rollouts_done: int) -> None:
         """Begin to count; the rest of the run is still to do."""
         self.config, self.rollouts_before = config, rollouts_done
-        self.all: dict[str, int] = dataclasses.asdict(estimate.work_of(config, config.rollouts, rollouts_done))
-        self.done, self.seconds = dict.fromkeys(self.all, 0), dict.fromkeys(self.all, 0.0)
+        self.all: dict[str, float] = dataclasses.asdict(estimate.work_of(config, config.rollouts, rollouts_done))
+        self.done, self.seconds = dict.fromkeys(self.all, 0.0), dict.fromkeys(self.all, 0.0)
         self.measured: dict[str, float] = {}  # seconds of one unit
         self._clock, self._kind = time.monotonic(), "rollouts"
 
@@ -136,7 +136,7 @@ class Pace:
         self._finished("evaluations", self.done["evaluations"] + 1)
         self._kind = "rollouts"
 
-    def _finished(self, kind: str, count: int) -> None:
+    def _finished(self, kind: str, count: float) -> None:
         if count > self.done[kind]:
             self.done[kind], self.measured[kind] = count, self.seconds[kind] / count
 

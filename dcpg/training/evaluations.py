@@ -31,14 +31,15 @@ class Evaluations:
     def play(
         self,
         k: int,
+        steps: int,
         watching: Callable[[str], AbstractContextManager[None]],
         between_steps: Callable[[], None],
     ) -> dict[str, Split]:
-        """Play evaluation k on training levels, and on unseen levels where the environment has them."""
+        """Play evaluation k, after `steps`, on training levels, and on unseen levels where the environment has them."""
         c, found = self.config, dict[str, Split]()
         for split, make in splits(c, self.maker).items():
             with watching(f"the environments of the {split} evaluation"):
-                env = make(c.evaluation.episodes, k)
+                env = make(c.episodes_after(steps), k)
                 try:
                     key = (c.seed, "eval", split, k)
                     episodes = play(env, self.actor, self.normaliser, protocol_of(c), key, between_steps)

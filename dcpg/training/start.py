@@ -145,10 +145,10 @@ def resume(
                 trainer.observer.warn(f"{UNREPEATABLE}.")
         changes = ({} if steps is None else {"steps": config.steps}) | _other_pictures(written, trainer)
         changes |= _other_environment(written, maker, trainer)
-        plain = {**written.plain, **changes}
+        plain = readable({**written.plain, **changes}) if changes else written.plain
         trainer.origin = parse_written(plain).origin
         if changes:
-            directory.write_json(directory.config, readable(plain))
+            directory.write_json(directory.config, plain)
         return trainer.run()
     finally:
         directory.lock.release()

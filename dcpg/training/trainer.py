@@ -236,7 +236,7 @@ class Trainer(LoopObserver):
         found: dict[str, Split] = {}
         if self.ranks.first:
             with contextlib.suppress(Stopped):  # the ranks stop together, below
-                found = self.evaluations.play(k, self._using, lambda: self._stop_if_asked("evaluate"))
+                found = self.evaluations.play(k, self.steps, self._using, lambda: self._stop_if_asked("evaluate"))
         self._meet()
         row = Evaluation(k=k, rollout=at.rollout, steps=self.steps, splits=found)
         self.directory.evaluations.append(row)

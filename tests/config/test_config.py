@@ -151,5 +151,7 @@ def test_a_schema_that_cannot_be_read_says_what_to_do(schema: Any, versions: Any
     plain = {**resolve("dcpg", "maze").to_json(), "schema": schema, "versions": versions}
     with pytest.raises(BadInput) as refused:
         from_json(plain, "runs/x/config.json")
-    expected = f"runs/x/config.json: it has schema {schema!r}; this program reads schemas 5, 6, 7, 8, 9, 10. {advice}"
+    expected = (
+        f"runs/x/config.json: it has schema {schema!r}; this program reads schemas 5, 6, 7, 8, 9, 10, 11. {advice}"
+    )
     assert str(refused.value) == expected

@@ -51,6 +51,8 @@ def test_the_work_of_a_run() -> None:
     assert estimate.work_of(config, 33, 17) == estimate.Work(16, 16, 1)
     assert estimate.work_of(config, 16, 16) == estimate.Work(0, 0, 0)
     assert estimate.work_of(resolve("ppo", "maze", preset="tiny"), 16) == estimate.Work(16, 0, 2)
+    longer = resolve("ppo", "maze", preset="tiny", settings={"evaluation.last_episodes": 20})  # the others have 8
+    assert [estimate.work_of(longer, n).evaluations for n in (15, 16)] == [2, 1 + 20 / 8]
     growing = resolve("dcpg", "maze", preset="tiny", settings={"algorithm.N_pi_first": "3,4"})  # then 2
     assert [estimate.work_of(growing, n).remembered for n in (0, 2, 3, 6, 7, 8, 9)] == [0, 0, 3, 3, 7, 7, 9]
     assert estimate.Costs(1.0, 10.0, 100.0).of(estimate.Work(16, 14, 2)) == 356.0

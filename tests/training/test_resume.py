@@ -223,6 +223,25 @@ def test_evaluating_a_finished_run_repeats_its_last_row(tmp_path: Path) -> None:
     assert greedy == dcpg.evaluate(run, levels="7-11", greedy=True)
 
 
+def test_the_evaluation_at_the_end_may_have_more_episodes(tmp_path: Path) -> None:
+    """A run that is made longer has it at its new end, as if it had been that long from the start."""
+    settings = {**TINY, "evaluation.last_episodes": 5}
+    runs = [
+        dcpg.train("ppo", game="maze", preset="tiny", steps=n, out=tmp_path / str(n), settings=settings)
+        for n in (256, 512)
+    ]
+    before = read_rows(runs[0].directory / "eval.jsonl")
+    dcpg.resume(runs[0], steps=512)
+    rows, straight = (read_rows(run.directory / "eval.jsonl") for run in runs)
+    for found, steps in ((before, (128, 256)), (rows, (128, 384, 512))):
+        counts = [3] * (len(steps) - 1) + [5]
+        assert [(row["steps"], len(row["train_returns"]), len(row["test_returns"])) for row in found] == list(
+            zip(steps, counts, counts, strict=True)
+        )
+    assert rows == straight
+    assert dcpg.evaluate(runs[0])["returns"] == rows[-1]["test_returns"]
+
+
 def test_milestones_hold_the_weights_of_their_time(tmp_path: Path) -> None:
     settings = {**TINY, "keep_every": 256}
     long = dcpg.train("dcpg", game="maze", preset="tiny", steps=768, out=tmp_path / "long", settings=settings)
