@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 BESIDE_DOCS = (
     "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "CITATION.cff", "examples/quickstart.ipynb",
-    "results/README.md",
+    "results/README.md", "results/PROTOCOL.md",
 )  # fmt: skip
 
 
