@@ -15,7 +15,7 @@ from dcpg.storage.rows import Split
 
 
 class Evaluations:
-    """The evaluations of a run: number k is a pure function of (weights, reward variance, seed, k)."""
+    """The evaluations of a run: each is a pure function of weights, reward variance, seed, number and episodes."""
 
     def __init__(self, config: Config, maker: EnvMaker | None, actor: Actor, normaliser: RewardNormaliser) -> None:
         self.config, self.maker, self.actor, self.normaliser = config, maker, actor, normaliser

@@ -209,6 +209,8 @@ class Saver:
                 needed = min(needed, self.evaluations.before(at.rollout))
             if there < needed:
                 raise Damaged(f"rows written before it are missing from {file.path.name}")
+            if name == "eval" and self._is_played_anew(at, needed):
+                continue
             if self._differ(file, rows[name], plain.get("rows_sha256", {}).get(name), there):
                 altered.append(file.path.name)
         return list(dict.fromkeys(altered))
@@ -216,14 +218,25 @@ class Saver:
     def _evaluations_there(self, at: Cursor, count: int) -> int:
         """The lines of eval.jsonl, up to a later evaluation in the place of the one at the checkpoint.
 
-        A longer run drops the final evaluation of a shorter one; it may end before it is saved again.
+        A longer run drops the final evaluation of a shorter one; it may end before it is saved again. One with another
+        number of episodes than the run has there now is dropped, too, and played anew.
         """
         path, before = self.directory.evaluations.path, self.evaluations.before(at.rollout)
         if at.line == 0 and count > before:
-            rollout = (row_at(path, before) or {}).get("rollout")
+            row = row_at(path, before) or {}
+            rollout, returns = row.get("rollout"), row.get("train_returns")
             if isinstance(rollout, int) and rollout > at.rollout:
                 return before
+            wanted = self.config.episodes_after(at.rollout * self.config.rollout_size)
+            if self._is_played_anew(at, count) and isinstance(returns, list) and len(returns) != wanted:
+                return before
         return count_lines(path)
+
+    def _is_played_anew(self, at: Cursor, count: int) -> bool:
+        """Whether the evaluation at a checkpoint may have been played anew since: `steps` decides its episodes."""
+        asked = self.config.evaluation
+        differs = asked.last_episodes not in (0, asked.episodes)
+        return differs and at.line == 0 and count > self.evaluations.before(at.rollout)
 
     def _differ(self, file: Rows, count: int, written: str | None, there: int) -> bool:
         """Whether the first rows of a file are not those that a checkpoint stands on; older ones have no hash."""

@@ -8,6 +8,7 @@ import os
 import random
 import resource
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from functools import partial
@@ -25,6 +26,7 @@ from dcpg.config.resolve import resolve
 from dcpg.config.written import from_json
 from dcpg.errors import BadInput, Notice, NoValidCheckpoint, Stopped
 from dcpg.methods import METHODS
+from dcpg.runs.records import read_run
 from dcpg.storage.rows import read_rows
 from dcpg.storage.rundir import RunDirectory
 from dcpg.training import state
@@ -223,23 +225,41 @@ def test_evaluating_a_finished_run_repeats_its_last_row(tmp_path: Path) -> None:
     assert greedy == dcpg.evaluate(run, levels="7-11", greedy=True)
 
 
-def test_the_evaluation_at_the_end_may_have_more_episodes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("short", [256, 384])  # where the longer run has no evaluation, and where it has one
+def test_the_evaluation_at_the_end_may_have_more_episodes(short: int, tmp_path: Path) -> None:
     """A run that is made longer has it at its new end, as if it had been that long from the start."""
     settings = {**TINY, "evaluation.last_episodes": 5}
     runs = [
         dcpg.train("ppo", game="maze", preset="tiny", steps=n, out=tmp_path / str(n), settings=settings)
-        for n in (256, 512)
+        for n in (short, 512)
     ]
     before = read_rows(runs[0].directory / "eval.jsonl")
+    assert [(row["steps"], len(row["train_returns"])) for row in before] == [(128, 3), (short, 5)]
     dcpg.resume(runs[0], steps=512)
     rows, straight = (read_rows(run.directory / "eval.jsonl") for run in runs)
-    for found, steps in ((before, (128, 256)), (rows, (128, 384, 512))):
-        counts = [3] * (len(steps) - 1) + [5]
-        assert [(row["steps"], len(row["train_returns"]), len(row["test_returns"])) for row in found] == list(
-            zip(steps, counts, counts, strict=True)
-        )
+    assert [(row["steps"], len(row["train_returns"]), len(row["test_returns"])) for row in rows] == [
+        (128, 3, 3), (384, 3, 3), (512, 5, 5),
+    ]  # fmt: skip
     assert rows == straight
     assert dcpg.evaluate(runs[0])["returns"] == rows[-1]["test_returns"]
+    assert read_run(runs[0].directory)[1] == []
+
+
+def test_a_run_that_is_ended_at_an_evaluation_plays_it_with_all_episodes(tmp_path: Path) -> None:
+    class AtThird(dcpg.Observer):
+        def evaluation(self, row: Any) -> None:
+            if row.steps == 384:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    settings = {**TINY, "evaluation.last_episodes": 5}
+    with pytest.raises(Stopped):
+        dcpg.train(
+            "ppo", game="maze", preset="tiny", steps=512, out=tmp_path / "run", settings=settings, observer=AtThird()
+        )
+    run = dcpg.resume(tmp_path / "run", steps=384)
+    rows = read_rows(run.directory / "eval.jsonl")
+    assert [(row["steps"], len(row["train_returns"])) for row in rows] == [(128, 3), (384, 5)]
+    assert dcpg.evaluate(run)["returns"] == rows[-1]["test_returns"]
 
 
 def test_milestones_hold_the_weights_of_their_time(tmp_path: Path) -> None:
