@@ -39,8 +39,9 @@ from dcpg.storage.files import (
 )
 from dcpg.text import counted, option, printable
 
-SCHEMA = 3  # of new checkpoints
-READABLE = (1, 2, 3)
+SCHEMA = 4  # of new checkpoints
+READABLE = (1, 2, 3, 4)
+SEALED = 4  # the first whose manifest has a hash of itself
 
 
 NAME = re.compile(r"[0-9]{12}[0-9.-]*")  # a copy that somebody has named .bak is not the store's
@@ -62,6 +63,7 @@ RANK = re.compile(r"\.rank([0-9]+)(?:\.|$)")
 
 
 MAX_MANIFEST = 2**22
+UNSEALED = "0" * 64  # what stands in a manifest while its hash is taken
 
 
 EIO_PAUSES = (0.1, 0.5, 2.0)  # seconds before a file that could not be read is read again
@@ -173,7 +175,7 @@ class CheckpointStore:
         return files | {f"shared/{key}": self._known[key] for key in shared}
 
     def _publish(self, temporary: Path, final: Path, manifest: Mapping[str, Any]) -> None:
-        write_durable(temporary / "manifest.json", dump(manifest, indent=1))
+        write_durable(temporary / "manifest.json", sealed(manifest))
         fsync_dir(temporary)
         os.replace(temporary, final)
         fsync_dir(self.root)
@@ -315,12 +317,34 @@ class CheckpointStore:
             discard(path)
 
 
+def sealed(manifest: Mapping[str, Any]) -> bytes:
+    """A manifest as it is written: its last field is a hash of its bytes, in which zeros stand for that hash."""
+    rest = {key: value for key, value in manifest.items() if key != "sha256"}
+    return seal(dump(rest | {"sha256": UNSEALED}, indent=1))
+
+
+def seal(data: bytes) -> bytes:
+    """The bytes of a manifest with their hash in place of the last zeros."""
+    head, zeros, tail = data.rpartition(UNSEALED.encode())
+    return head + hashlib.sha256(head + zeros + tail).hexdigest().encode() + tail
+
+
+def _is_sealed(data: bytes, digest: Any) -> bool:
+    if not (isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest)):
+        return False
+    head, _, tail = data.rpartition(digest.encode())
+    return hashlib.sha256(head + UNSEALED.encode() + tail).hexdigest() == digest
+
+
 def _read_manifest(path: Path) -> Manifest:
     try:
-        plain = parse_json(_bytes(path / "manifest.json", MAX_MANIFEST, "its manifest"))
+        data = _bytes(path / "manifest.json", MAX_MANIFEST, "its manifest")
+        plain = parse_json(data)
         schema = plain.get("schema") if isinstance(plain, dict) else None
         if schema not in READABLE:
             raise Damaged(f"it has schema {printable(schema)}; this program reads {READABLE}")
+        if schema >= SEALED and not _is_sealed(data, plain.get("sha256")):
+            raise Damaged("its manifest does not have the hash that it names")
         manifest = msgspec.convert(plain, Manifest)
     except Unreadable as error:
         raise Damaged(f"its manifest cannot be read ({error})") from None

@@ -26,6 +26,7 @@ import zstandard
 
 from dcpg import methods
 from dcpg.config.resolve import resolve
+from dcpg.storage.checkpoint import sealed
 from tests.faults.figures import record
 
 ROOT = Path(__file__).parents[2]
@@ -308,7 +309,7 @@ def rewrite(checkpoint: Path, key: str, data: bytes, **meta: Any) -> None:
     manifest = json.loads((checkpoint / "manifest.json").read_bytes())
     if key:
         manifest["files"][key] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    (checkpoint / "manifest.json").write_text(json.dumps(manifest | meta))
+    (checkpoint / "manifest.json").write_bytes(sealed(manifest | meta))
 
 
 def split(data: bytes) -> list[bytes]:

@@ -26,6 +26,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from dcpg.config.written import fingerprint
+from dcpg.storage import checkpoint
 from tests.faults import driver
 from tests.faults.driver import Driver, Ended, newest
 
@@ -194,7 +195,14 @@ def of_config(run: Path, sealed: bool) -> st.SearchStrategy[Mutation]:
 
 
 def of_manifest(run: Path) -> st.SearchStrategy[Mutation]:
-    return of_json(run, f"checkpoints/{newest(run).name}/manifest.json")
+    """Changes of a manifest, with the hash of what was there or of what is there now."""
+    file = f"checkpoints/{newest(run).name}/manifest.json"
+
+    def seal(out: Path, bad: Any) -> None:
+        if isinstance(bad, dict) and "sha256" in bad:
+            (out / file).write_bytes(checkpoint.seal(encode(bad | {"sha256": checkpoint.UNSEALED})))
+
+    return of_json(run, file, seal) | of_json(run, file)
 
 
 def named(out: Path, key: str, data: bytes) -> None:

@@ -15,6 +15,7 @@ import torch
 import zstandard
 from safetensors.torch import load, save
 
+from dcpg.storage.checkpoint import sealed
 from tests.faults import driver
 from tests.faults.driver import COMPARED, Driver, copy, each, envs, joined, listing, names, newest, record, rewrite
 
@@ -544,7 +545,7 @@ def test_manifests_that_point_elsewhere(
         where = newest(out) / "manifest.json"
         manifest = json.loads(where.read_bytes())
         manifest["files"][name] = entry
-        where.write_text(json.dumps(manifest))
+        where.write_bytes(sealed(manifest))
         refused(runs, reference, out)
 
     before = listing(outside)

@@ -164,7 +164,7 @@ def test_an_older_run_is_resumed_to_its_end(older: Path) -> None:
     for name in auxiliary:
         assert resumed[name] == pytest.approx(whole[name], rel=1e-3, abs=1e-6), name
     assert json.loads((run / "config.json").read_text())["schema"] == 5  # as its checkpoints know it
-    assert json.loads((newest(run) / "manifest.json").read_text())["schema"] == 3
+    assert json.loads((newest(run) / "manifest.json").read_text())["schema"] == 4
     assert dcpg.resume(run, steps=896).summary["steps"] == 896
 
 

@@ -19,6 +19,7 @@ from dcpg.config.written import fingerprint
 from dcpg.errors import BadInput, DcpgError, Notice, NoValidCheckpoint
 from dcpg.runs import video
 from dcpg.runs.records import read_run
+from dcpg.storage.checkpoint import sealed
 from dcpg.sweep.directory import SweepDirectory
 from dcpg.sweep.view import view_directory
 
@@ -149,7 +150,7 @@ def rewritten(run: Path, change: Callable[[dict[str, Any]], None]) -> None:
     (run / "config.json").write_text(json.dumps(plain))
     for manifest in run.glob("checkpoints/*/manifest.json"):
         about = json.loads(manifest.read_bytes()) | {"config": fingerprint(plain), "settings": None}
-        manifest.write_text(json.dumps(about))
+        manifest.write_bytes(sealed(about))
 
 
 @pytest.mark.parametrize(

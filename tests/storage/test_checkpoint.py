@@ -13,7 +13,7 @@ import pytest
 
 from dcpg.errors import BadInput, NoValidCheckpoint, StorageFailed
 from dcpg.storage import checkpoint
-from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged
+from dcpg.storage.checkpoint import Checkpoint, CheckpointStore, Damaged, sealed
 from dcpg.storage.rundir import RunDirectory
 
 NAMES = [f"{i:012d}-00" for i in range(1, 7)]
@@ -91,7 +91,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used(tmp_path: Path, d
         (tmp_path / NAMES[2] / "manifest.json").write_text("{")
     else:
         manifest = tmp_path / NAMES[2] / "manifest.json"
-        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "schema": 99}))
+        manifest.write_bytes(sealed(json.loads(manifest.read_text()) | {"schema": 99}))
     name, warnings = newest(store)
     assert name == NAMES[1]
     assert len(warnings) == 1
@@ -141,9 +141,35 @@ def test_a_manifest_names_known_files_only(tmp_path: Path, name: str) -> None:
     manifest = tmp_path / NAMES[0] / "manifest.json"
     plain = json.loads(manifest.read_text())
     plain["files"][name] = {"size": 1, "sha256": "0" * 64}
-    manifest.write_text(json.dumps(plain))
+    manifest.write_bytes(sealed(plain))
     with pytest.raises(Damaged, match="not a checkpoint's file"):
         store.load(tmp_path / NAMES[0])
+
+
+def test_a_manifest_with_one_bit_changed_is_damage(tmp_path: Path) -> None:
+    """Wherever it is: a version or a setting that still reads well is another manifest too."""
+    store = saved(tmp_path, NAMES[0])
+    manifest = tmp_path / NAMES[0] / "manifest.json"
+    good = manifest.read_bytes()
+    for place in range(len(good)):
+        for bit in range(8):
+            manifest.write_bytes(good[:place] + bytes([good[place] ^ 1 << bit]) + good[place + 1 :])
+            with pytest.raises(Damaged):
+                store.load(tmp_path / NAMES[0])
+    manifest.write_bytes(good)
+    assert store.load(tmp_path / NAMES[0]).name == NAMES[0]
+
+
+def test_a_manifest_of_an_older_release_has_no_hash_of_itself(tmp_path: Path) -> None:
+    store = saved(tmp_path, NAMES[0])
+    manifest = tmp_path / NAMES[0] / "manifest.json"
+    plain = json.loads(manifest.read_bytes())
+    del plain["sha256"]
+    manifest.write_text(json.dumps(plain))
+    with pytest.raises(Damaged, match="its manifest does not have the hash that it names"):
+        store.load(tmp_path / NAMES[0])
+    manifest.write_text(json.dumps(plain | {"schema": 3}))
+    assert store.load(tmp_path / NAMES[0]).name == NAMES[0]
 
 
 @pytest.mark.parametrize(
@@ -157,8 +183,8 @@ def test_a_manifest_names_known_files_only(tmp_path: Path, name: str) -> None:
 def test_odd_fields_of_a_manifest_are_damage(tmp_path: Path, field: str, value: object) -> None:
     store = saved(tmp_path, NAMES[0])
     manifest = tmp_path / NAMES[0] / "manifest.json"
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {field: value}))
-    with pytest.raises(Damaged, match="manifest"):
+    manifest.write_bytes(sealed(json.loads(manifest.read_text()) | {field: value}))
+    with pytest.raises(Damaged, match=r"manifest has the wrong form|manifest cannot be read"):
         store.load(tmp_path / NAMES[0])
 
 

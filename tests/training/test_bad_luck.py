@@ -25,6 +25,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import dcpg
 from dcpg.errors import BadInput, InUse, Notice, NoValidCheckpoint, StorageFailed
 from dcpg.storage import checkpoint, files
+from dcpg.storage.checkpoint import sealed
 from dcpg.storage.lock import Lock
 from dcpg.storage.rows import Evaluation, Metrics, read_rows
 from dcpg.training import stop
@@ -426,6 +427,6 @@ def test_tensors_that_torch_does_not_take_make_a_checkpoint_damaged(
     (place / name).write_bytes(changed)
     manifest = json.loads((place / "manifest.json").read_bytes())
     manifest["files"][name] = {"size": len(changed), "sha256": hashlib.sha256(changed).hexdigest()}
-    (place / "manifest.json").write_text(json.dumps(manifest))
+    (place / "manifest.json").write_bytes(sealed(manifest))
     assert dcpg.resume(run, progress=False).summary["steps"] == 256
     assert f"Damaged checkpoint set aside, {place.name}" in capsys.readouterr().err

@@ -27,6 +27,7 @@ from dcpg.config.written import from_json
 from dcpg.errors import BadInput, Notice, NoValidCheckpoint, Stopped
 from dcpg.methods import METHODS
 from dcpg.runs.records import read_run
+from dcpg.storage.checkpoint import sealed
 from dcpg.storage.rows import read_rows
 from dcpg.storage.rundir import RunDirectory
 from dcpg.training import state
@@ -77,7 +78,7 @@ def change_state(run: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) 
         (place / "state.json").write_bytes(data)
         about = json.loads((place / "manifest.json").read_bytes())
         about["files"]["state.json"] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        (place / "manifest.json").write_text(json.dumps(about))
+        (place / "manifest.json").write_bytes(sealed(about))
 
 
 def stopping(run: Path, after: Callable[[], int], **more: Any) -> list[str]:
@@ -517,7 +518,7 @@ def test_settings_that_were_changed_by_hand_are_named(tmp_path: Path) -> None:
         plain = json.loads(manifest.read_text())
         assert plain["settings"]["algorithm.gamma"] == 0.999
         del plain["settings"]
-        manifest.write_text(json.dumps(plain))
+        manifest.write_bytes(sealed(plain))
     path.write_text(json.dumps(changed))
     with pytest.raises(NoValidCheckpoint, match="another method or configuration"):
         dcpg.resume(run, steps=384)
