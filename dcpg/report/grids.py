@@ -19,7 +19,7 @@ from dcpg.report.paper import game_title, method_title
 from dcpg.report.scores import SCORE, Score, denominators, named, scored
 from dcpg.report.statistics import RANGES, SMALLEST, contrast, interval, mean, min_max, ppo_normalised_score
 from dcpg.report.tables import seeds_of
-from dcpg.runs.comparable import Setting, chosen_values
+from dcpg.runs.comparable import Setting
 from dcpg.runs.records import Record
 from dcpg.storage.rows import SPLITS
 from dcpg.text import csv_text, markdown, tex
@@ -107,8 +107,7 @@ class Grid:
         chosen = {key: runs for key, runs in groups.items() if key[0] in several}
         comparisons = {of: Comparison(records, of, ranges) for _, of, _ in chosen}
         rows = [
-            Row(comparisons[of], label, method, chosen_values(runs[0].written), runs)
-            for (method, of, label), runs in chosen.items()
+            Row(comparisons[of], label, method, runs[0].chosen, runs) for (method, of, label), runs in chosen.items()
         ]
         self.setting, self.names = setting, _varied(rows)
         going = [r for r in records if r.evaluations and not r.finished and r.config.method in several]

@@ -13,7 +13,7 @@ from dcpg.config.schema import OWN
 from dcpg.envs.library import known_pictures
 from dcpg.methods import METHODS
 from dcpg.report import paper
-from dcpg.runs.comparable import papers_setting
+from dcpg.runs.comparable import PAPERS_PRECISION, PRECISION, papers_setting
 from dcpg.runs.records import Record
 from dcpg.settings import dotted
 from dcpg.text import printable
@@ -21,7 +21,6 @@ from dcpg.text import printable
 STEPS, PICTURES = "steps", "pictures"
 PAPERS_STIFFNESS_STEPS = 8_000_000  # Appendix A
 PAPERS_ROLLOUT = 64 * 256  # steps
-PAPERS_PRECISION = "fp32"
 PAPERS_LIBRARY, DRAWN_BY = "OpenAI's procgen", "procgen-gym 0.1.1"  # the second draws what the first does
 
 
@@ -68,7 +67,7 @@ def _of(record: Record, steps: int) -> list[tuple[str, str, str]]:
             found.append((name, printable(as_text(value)), as_text(papers[name])))
     precision = record.config.machine.precision
     if precision != PAPERS_PRECISION:
-        found.append(("machine.precision", precision, PAPERS_PRECISION))
+        found.append((PRECISION, precision, PAPERS_PRECISION))
     drawn = known_pictures()[DRAWN_BY].get(f"{record.config.game} {record.config.env.mode}")
     for library in record.written.libraries:
         if library["pictures"] != drawn:

@@ -33,6 +33,7 @@ from dcpg.report.scores import (
     sample_efficiency,
 )
 from dcpg.report.tables import Table, seeds_of
+from dcpg.runs.comparable import PRECISION
 from dcpg.runs.folders import Problem
 from dcpg.runs.records import STIFFNESS, Record
 from dcpg.settings import dotted
@@ -268,7 +269,7 @@ def _yardstick(records: list[Record]) -> list[dict[str, Any]]:
         if record.label != "ppo" or band is None or not record.evaluations:
             continue
         unlike = [one for one in differences([record]) if one.name != STEPS]
-        if any(one.name not in ("machine.precision", PICTURES) for one in unlike):
+        if any(one.name not in (PRECISION, PICTURES) for one in unlike):
             continue
         steps = [evaluation.steps for evaluation in record.evaluations]
         points = []

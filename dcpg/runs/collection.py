@@ -42,7 +42,8 @@ def read(
         records.append(record)
     records = with_common_values(records, problems)
     _note_other_options(records, problems)
-    return without_duplicates(told_apart(without_copies(records, problems), problems), problems), problems
+    apart = told_apart(without_copies(records, problems), problems)
+    return without_duplicates(with_named_precision(apart), problems), problems
 
 
 def with_common_values(records: list[Record], problems: list[Problem]) -> list[Record]:
@@ -148,14 +149,23 @@ def _hash(own: Environment) -> str:
     return f", {hashlib.sha256(repr(_place(own)).encode(errors='backslashreplace')).hexdigest()[:12]}"
 
 
+def with_named_precision(records: list[Record]) -> list[Record]:
+    """Runs that differ in their precision alone are no copies: if there are such, it is part of every name."""
+    found: dict[tuple[Any, ...], set[str]] = defaultdict(set)
+    for record in records:
+        found[_place_in_tables(record)].add(record.config.machine.precision)
+    several = any(len(precisions) > 1 for precisions in found.values())
+    return [replace(record, named_precision=True) for record in records] if several else records
+
+
 def without_duplicates(records: list[Record], problems: list[Problem]) -> list[Record]:
     """One run per method, game, seed and setting: the one with the most steps, then the most measurements.
 
-    The machine and the number of evaluations do not make another run a second seed. The others are noted as problems.
+    The machine and the number of evaluations do not make another run of a seed. The others are noted as problems.
     """
     best: dict[tuple[Any, ...], Record] = {}
     for record in sorted(records, key=lambda r: (-r.steps, -len(r.stiffness), -len(r.analyses))):
-        key = (record.setting, record.label, record.game, record.config.seed)
+        key = _place_in_tables(record)
         if key in best:
             text = f"left out: the same method, game, seed and settings as {best[key].path}"
             problems.append(Problem(record.path, text + _other_start(record, best[key])))
@@ -163,6 +173,10 @@ def without_duplicates(records: list[Record], problems: list[Problem]) -> list[R
             best[key] = record
     kept = {id(record) for record in best.values()}
     return [record for record in records if id(record) in kept]
+
+
+def _place_in_tables(record: Record) -> tuple[Any, ...]:
+    return record.setting, record.label, record.game, record.config.seed
 
 
 def _other_start(record: Record, kept: Record) -> str:

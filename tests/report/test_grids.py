@@ -174,6 +174,26 @@ def test_several_settings_have_a_row_for_each_combination(tmp_path: Path) -> Non
     assert "levels.count=" not in text.split("Unlike the paper's")[1]  # the column has it
 
 
+def test_two_precisions_are_a_grid(tmp_path: Path) -> None:
+    runs = {
+        precision: [
+            some(tmp_path / "runs" / f"{precision}-{seed}", "ppo", "bigfish", seed,
+                 settings={"machine.precision": precision})
+            for seed in (0, 1)
+        ]
+        for precision in ("fp32", "bf16")
+    }  # fmt: skip
+    write_report([tmp_path / "runs"], tmp_path / "out", ["grid"])
+    rows = table(tmp_path / "out", "machine.precision")
+    for precision, found in runs.items():
+        row = rows["BigFish", "PPO", precision]
+        values = finals(found, "train")
+        half = T_975[1] * deviation(values) / math.sqrt(2)
+        assert_numbers(row, "training levels", mean(values), (mean(values) - half, mean(values) + half), 2)
+        assert row["machine.precision by default"] == "fp32"
+    assert "machine.precision=" not in markdown(tmp_path / "out")  # the column has it
+
+
 def test_runs_without_a_grid_have_no_such_table(tmp_path: Path, command: Command) -> None:
     some(tmp_path / "runs" / "ppo", "ppo")
     some(tmp_path / "runs" / "variant", "dcpg", settings={"algorithm.N_pi": 16})  # a single value

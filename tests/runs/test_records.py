@@ -55,6 +55,22 @@ def test_of_two_runs_of_a_seed_the_furthest_is_taken(tmp_path: Path) -> None:
     assert [record.path.name for record in read([tmp_path])[0]] == ["c"]
 
 
+def test_runs_that_differ_in_their_precision_alone_are_no_copies(tmp_path: Path) -> None:
+    """Without such a pair, a sweep over machines of two kinds has one method."""
+    bf16 = {"machine.precision": "bf16"}
+    for seed, settings in ((0, {}), (1, bf16)):
+        some(tmp_path / str(seed), "ppo", seed=seed, settings=settings)
+    assert [record.label for record in read([tmp_path])[0]] == ["ppo", "ppo"]
+    some(tmp_path / "2", "ppo", seed=0, settings=bf16)
+    some(tmp_path / "3", "dcpg", seed=0, settings=bf16 | {"algorithm.N_pi": 3})
+    found, problems = read([tmp_path])
+    named = {record.path.name: record.label for record in found}
+    assert named == {
+        "0": "ppo", "1": "ppo [precision=bf16]", "2": "ppo [precision=bf16]", "3": "dcpg [N_pi=3, precision=bf16]",
+    }  # fmt: skip
+    assert problems == []
+
+
 def test_runs_below_a_run_are_found_and_what_belongs_to_it_is_not_one(tmp_path: Path) -> None:
     outer = some(tmp_path / "outer", "dcpg").path
     wanted = [outer, some(outer / "more" / "inner", "dcpg", seed=1).path, some(outer / "retry", "dcpg", seed=2).path]
