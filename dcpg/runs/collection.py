@@ -15,6 +15,7 @@ from dcpg.config.identity import anonymous
 from dcpg.config.schema import OWN
 from dcpg.errors import BadInput
 from dcpg.methods import METHODS
+from dcpg.runs.comparable import Setting
 from dcpg.runs.folders import Problem, run_directories
 from dcpg.runs.records import FILES, Record, read_run
 from dcpg.text import printable
@@ -150,12 +151,12 @@ def _hash(own: Environment) -> str:
 
 
 def with_named_precision(records: list[Record]) -> list[Record]:
-    """Runs that differ in their precision alone are no copies: if there are such, it is part of every name."""
-    found: dict[tuple[Any, ...], set[str]] = defaultdict(set)
+    """Runs that differ in their precision alone are no copies: a setting with such runs has variants by precision."""
+    found: dict[tuple[Setting, str, str, int], set[str]] = defaultdict(set)
     for record in records:
         found[_place_in_tables(record)].add(record.config.machine.precision)
-    several = any(len(precisions) > 1 for precisions in found.values())
-    return [replace(record, named_precision=True) for record in records] if several else records
+    several = {place[0] for place, precisions in found.items() if len(precisions) > 1}
+    return [replace(record, named_precision=True) if record.setting in several else record for record in records]
 
 
 def without_duplicates(records: list[Record], problems: list[Problem]) -> list[Record]:
@@ -163,7 +164,7 @@ def without_duplicates(records: list[Record], problems: list[Problem]) -> list[R
 
     The machine and the number of evaluations do not make another run of a seed. The others are noted as problems.
     """
-    best: dict[tuple[Any, ...], Record] = {}
+    best: dict[tuple[Setting, str, str, int], Record] = {}
     for record in sorted(records, key=lambda r: (-r.steps, -len(r.stiffness), -len(r.analyses))):
         key = _place_in_tables(record)
         if key in best:
@@ -175,7 +176,7 @@ def without_duplicates(records: list[Record], problems: list[Problem]) -> list[R
     return [record for record in records if id(record) in kept]
 
 
-def _place_in_tables(record: Record) -> tuple[Any, ...]:
+def _place_in_tables(record: Record) -> tuple[Setting, str, str, int]:
     return record.setting, record.label, record.game, record.config.seed
 
 

@@ -18,6 +18,7 @@ from dcpg.config.schema import Config
 from dcpg.errors import BadInput
 from dcpg.methods import METHODS
 from dcpg.report.comparison import StiffnessRuns, compare
+from dcpg.report.likeness import differences
 from dcpg.report.missing import missing
 from dcpg.runs.collection import read
 from dcpg.runs.comparable import setting_today
@@ -102,6 +103,15 @@ def test_commands_for_missing_runs_lead_to_the_same_setting(name: str, tmp_path:
     assert all((Path(words[-1]) / "config.json").is_file() for words in others)
     assert {tuple(words[1:-1]) for words in others} == {("resume",), ("analyse", "levels"), ("record",)}
     assert [words[-1] for words in others if words[1] == "resume"] == [str(tmp_path / "maze dcpg 1")]
+
+
+def test_commands_for_other_methods_have_the_precision_that_is_no_variant(tmp_path: Path) -> None:
+    for number, precision in enumerate(("bf16", "fp32")):
+        some(tmp_path / "runs" / str(number), "dcpg", settings={"machine.precision": precision})
+    comparison = compare(*read([tmp_path / "runs"]))
+    (ppo,) = [one for one in missing(comparison, StiffnessRuns([])) if one.what.startswith("PPO runs")]
+    assert [parsed(line).machine.precision for line in ppo.commands] == ["fp32"]
+    assert not any(one.name == "machine.precision" for one in differences(comparison.records))  # the names have it
 
 
 def test_of_very_many_commands_the_first_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

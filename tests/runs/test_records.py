@@ -63,10 +63,12 @@ def test_runs_that_differ_in_their_precision_alone_are_no_copies(tmp_path: Path)
     assert [record.label for record in read([tmp_path])[0]] == ["ppo", "ppo"]
     some(tmp_path / "2", "ppo", seed=0, settings=bf16)
     some(tmp_path / "3", "dcpg", seed=0, settings=bf16 | {"algorithm.N_pi": 3})
+    some(tmp_path / "4", "dcpg", seed=0, settings=bf16 | {"levels.count": 50})
     found, problems = read([tmp_path])
     named = {record.path.name: record.label for record in found}
     assert named == {
         "0": "ppo", "1": "ppo [precision=bf16]", "2": "ppo [precision=bf16]", "3": "dcpg [N_pi=3, precision=bf16]",
+        "4": "dcpg",  # of another setting, of which there is no such pair
     }  # fmt: skip
     assert problems == []
 
