@@ -110,7 +110,7 @@ def test_commands_for_other_methods_have_the_precision_that_is_no_variant(tmp_pa
         some(tmp_path / "runs" / str(number), "dcpg", settings={"machine.precision": precision})
     comparison = compare(*read([tmp_path / "runs"]))
     (ppo,) = [one for one in missing(comparison, StiffnessRuns([])) if one.what.startswith("PPO runs")]
-    assert [parsed(line).machine.precision for line in ppo.commands] == ["fp32"]
+    assert [parsed(line).machine.precision for line in ppo.commands] == ["auto"]  # which is fp32 with this preset
     assert not any(one.name == "machine.precision" for one in differences(comparison.records))  # the names have it
 
 
