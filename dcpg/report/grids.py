@@ -19,7 +19,7 @@ from dcpg.report.paper import game_title, method_title
 from dcpg.report.scores import SCORE, Score, denominators, named, scored
 from dcpg.report.statistics import RANGES, SMALLEST, contrast, interval, mean, min_max, ppo_normalised_score
 from dcpg.report.tables import seeds_of
-from dcpg.runs.comparable import Setting
+from dcpg.runs.comparable import PAPERS_PRECISION, PRECISION, Setting, chosen_values
 from dcpg.runs.records import Record
 from dcpg.storage.rows import SPLITS
 from dcpg.text import csv_text, markdown, tex
@@ -107,7 +107,7 @@ class Grid:
         chosen = {key: runs for key, runs in groups.items() if key[0] in several}
         comparisons = {of: Comparison(records, of, ranges) for _, of, _ in chosen}
         rows = [
-            Row(comparisons[of], label, method, runs[0].chosen, runs) for (method, of, label), runs in chosen.items()
+            Row(comparisons[of], label, method, _values(runs), runs) for (method, of, label), runs in chosen.items()
         ]
         self.setting, self.names = setting, _varied(rows)
         going = [r for r in records if r.evaluations and not r.finished and r.config.method in several]
@@ -216,6 +216,12 @@ def _reachable(settings: list[Setting], start: Setting) -> set[Setting]:
         found += [one for one, count in zip(left, differences, strict=True) if count == 1]
         left = [one for one, count in zip(left, differences, strict=True) if count != 1]
     return {s for s, _ in found}
+
+
+def _values(runs: list[Record]) -> dict[str, tuple[Any, Any]]:
+    """The values of runs that have one name; their precisions may differ all the same."""
+    precisions = sorted({record.config.machine.precision for record in runs})
+    return chosen_values(runs[0].written) | {PRECISION: (" and ".join(precisions), PAPERS_PRECISION)}
 
 
 def _varied(rows: list[Row]) -> list[str]:

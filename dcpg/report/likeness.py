@@ -66,7 +66,7 @@ def _of(record: Record, steps: int) -> list[tuple[str, str, str]]:
         if name in papers and papers[name] != value:
             found.append((name, printable(as_text(value)), as_text(papers[name])))
     precision = record.config.machine.precision
-    if precision != PAPERS_PRECISION and not record.named_precision:  # the name of the variant has it
+    if precision != PAPERS_PRECISION and record.usual_precision in ("", precision):  # else the variant's name has it
         found.append((PRECISION, precision, PAPERS_PRECISION))
     drawn = known_pictures()[DRAWN_BY].get(f"{record.config.game} {record.config.env.mode}")
     for library in record.written.libraries:

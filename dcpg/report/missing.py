@@ -22,7 +22,7 @@ from dcpg.report.likeness import PAPERS_STIFFNESS_STEPS
 from dcpg.report.measures import LEVEL_COUNTS
 from dcpg.report.paper import method_title
 from dcpg.report.tables import METHODS_OF_TABLES
-from dcpg.runs.comparable import PAPERS_PRECISION, PRECISION, setting_today
+from dcpg.runs.comparable import PRECISION, setting_today
 from dcpg.runs.records import Record
 from dcpg.settings import dotted
 from dcpg.text import counted, printable
@@ -192,8 +192,8 @@ def other_method(template: Record, method: str, game: str, seed: int) -> Config:
     """The configuration of another method in the setting of a run."""
     c = template.config
     settings = {name: value for name, value, _ in dotted(c) if name.startswith(OF_THE_SETTING)}
-    if template.named_precision:  # the other one would be a variant
-        settings[PRECISION] = PAPERS_PRECISION
+    if template.usual_precision:  # the other one would be a variant
+        settings[PRECISION] = template.usual_precision
     config = resolve(method, game, preset=c.preset, steps=c.steps, seed=seed, settings=settings)
     if setting_today(config) != template.setting:
         raise BadInput(f"The preset {c.preset} has changed since {template.path} was made.")

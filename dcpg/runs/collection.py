@@ -44,7 +44,7 @@ def read(
     records = with_common_values(records, problems)
     _note_other_options(records, problems)
     apart = told_apart(without_copies(records, problems), problems)
-    return without_duplicates(with_named_precision(apart), problems), problems
+    return without_duplicates(with_usual_precision(apart, problems), problems), problems
 
 
 def with_common_values(records: list[Record], problems: list[Problem]) -> list[Record]:
@@ -150,13 +150,24 @@ def _hash(own: Environment) -> str:
     return f", {hashlib.sha256(repr(_place(own)).encode(errors='backslashreplace')).hexdigest()[:12]}"
 
 
-def with_named_precision(records: list[Record]) -> list[Record]:
-    """Runs that differ in their precision alone are no copies: a setting with such runs has variants by precision."""
-    found: dict[tuple[Setting, str, str, int], set[str]] = defaultdict(set)
-    for record in records:
-        found[_place_in_tables(record)].add(record.config.machine.precision)
-    several = {place[0] for place, precisions in found.items() if len(precisions) > 1}
-    return [replace(record, named_precision=True) if record.setting in several else record for record in records]
+def with_usual_precision(records: list[Record], problems: list[Problem]) -> list[Record]:
+    """Runs that differ in their precision alone are no copies: in their setting, the rarer precision makes variants.
+
+    With equally many runs of both it is bfloat16.
+    """
+    played = [record for record in records if record.evaluations]
+    counts = Counter((record.setting, record.config.machine.precision) for record in played)
+    first: dict[tuple[Setting, str, str, int], Record] = {}
+    usual: dict[Setting, str] = {}
+    for record in played:
+        other, of = first.setdefault(_place_in_tables(record), record), record.setting
+        if other.config.machine.precision != record.config.machine.precision and of not in usual:
+            usual[of] = max(("fp32", "bf16"), key=lambda precision, of=of: counts[of, precision])  # type: ignore[misc]
+            text = (
+                f"differs from {other.path} in its precision alone: {usual[of]} is the usual one, the other a variant"
+            )
+            problems.append(Problem(record.path, text))
+    return [replace(record, usual_precision=usual.get(record.setting, "")) for record in records]
 
 
 def without_duplicates(records: list[Record], problems: list[Problem]) -> list[Record]:

@@ -80,7 +80,7 @@ def variant_of(
     config: Config,
     preset_values: Mapping[str, Any],
     method_values: Mapping[str, Any] | None = None,
-    named_precision: bool = False,
+    usual_precision: str = "",
 ) -> str:
     """The method's name, and every setting that neither the method nor the run's preset explains.
 
@@ -92,7 +92,7 @@ def variant_of(
     times = Counter(ends.values())  # a plugin's setting may end like a shared one
     shown = {name: end if times[end] == 1 else name for name, end in ends.items()}
     other = [f"{shown[name]}={value}" for name, value in of_method.items() if usual.get(name) != value]
-    if named_precision and config.machine.precision != PAPERS_PRECISION:
+    if usual_precision not in ("", config.machine.precision):
         other.append(f"precision={config.machine.precision}")
     return f"{config.method} [{', '.join(other)}]" if other else config.method
 
@@ -110,7 +110,7 @@ def _usual_values(
     return _shared_defaults() | _defaults(config.method) | _of_the_method(preset_values) | fixed
 
 
-def chosen_values(written: Written, named_precision: bool = False) -> dict[str, tuple[Any, Any]]:
+def chosen_values(written: Written) -> dict[str, tuple[Any, Any]]:
     """Every setting that can change a result, by its dotted name: the run's value, and that of its method and preset.
 
     Steps are those of whole rollouts.
@@ -121,8 +121,6 @@ def chosen_values(written: Written, named_precision: bool = False) -> dict[str, 
     usual |= _usual_values(config, written.preset_values, written.method_values)
     usual["steps"] = usual["steps"] // size * size if isinstance(usual["steps"], int) else None
     found = {n: (v, usual.get(n)) for n, v, _ in dotted(config) if not n.startswith(_OF_THE_COMPUTER)}
-    if named_precision:
-        found[PRECISION] = (config.machine.precision, PAPERS_PRECISION)
     return found | {"steps": (config.rollouts * size, usual["steps"])}
 
 

@@ -17,7 +17,7 @@ from dcpg.config.schema import OWN, Config
 from dcpg.config.written import Written, parse_written
 from dcpg.envs.procgen import ALL_LEVELS
 from dcpg.errors import BadInput, unknown
-from dcpg.runs.comparable import Setting, chosen_values, setting_of, variant_of
+from dcpg.runs.comparable import Setting, setting_of, variant_of
 from dcpg.storage.files import read_json, read_regular
 from dcpg.storage.rows import (
     MOST_COUNT,
@@ -79,7 +79,7 @@ class Record:
     stiffness: list[Measurement]
     analyses: dict[str, dict[str, Any]] = field(default_factory=dict)  # `dcpg analyse` of the newest weights, by name
     game: str = ""  # with the id behind its name if runs on another environment have the same name
-    named_precision: bool = False  # runs of both precisions are compared, so it makes a variant
+    usual_precision: str = ""  # that of most runs, if both are compared: the other one makes a variant
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "game", self.game or self.config.game)
@@ -88,11 +88,6 @@ class Record:
     def config(self) -> Config:
         return self.written.config
 
-    @property
-    def chosen(self) -> dict[str, tuple[Any, Any]]:
-        """Every setting that can change a result: the run's value, and that of its method and preset."""
-        return chosen_values(self.written, self.named_precision)
-
     @cached_property
     def setting(self) -> Setting:
         return setting_of(self.config, self.written.preset_values)
@@ -100,7 +95,7 @@ class Record:
     @cached_property
     def label(self) -> str:
         """The method and its variant; a run that started from trained weights is not a run of the method itself."""
-        variant = variant_of(self.config, self.written.preset_values, self.written.method_values, self.named_precision)
+        variant = variant_of(self.config, self.written.preset_values, self.written.method_values, self.usual_precision)
         return f"{variant} [init]" if self.written.init else variant
 
     def check_label(self) -> None:

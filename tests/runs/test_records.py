@@ -56,21 +56,30 @@ def test_of_two_runs_of_a_seed_the_furthest_is_taken(tmp_path: Path) -> None:
 
 
 def test_runs_that_differ_in_their_precision_alone_are_no_copies(tmp_path: Path) -> None:
-    """Without such a pair, a sweep over machines of two kinds has one method."""
+    """Without such a pair, a sweep over machines of two kinds has one method. The rarer precision makes a variant."""
     bf16 = {"machine.precision": "bf16"}
-    for seed, settings in ((0, {}), (1, bf16)):
-        some(tmp_path / str(seed), "ppo", seed=seed, settings=settings)
-    assert [record.label for record in read([tmp_path])[0]] == ["ppo", "ppo"]
-    some(tmp_path / "2", "ppo", seed=0, settings=bf16)
-    some(tmp_path / "3", "dcpg", seed=0, settings=bf16 | {"algorithm.N_pi": 3})
-    some(tmp_path / "4", "dcpg", seed=0, settings=bf16 | {"levels.count": 50})
-    found, problems = read([tmp_path])
-    named = {record.path.name: record.label for record in found}
-    assert named == {
-        "0": "ppo", "1": "ppo [precision=bf16]", "2": "ppo [precision=bf16]", "3": "dcpg [N_pi=3, precision=bf16]",
-        "4": "dcpg",  # of another setting, of which there is no such pair
-    }  # fmt: skip
-    assert problems == []
+
+    def labels() -> dict[str, str]:
+        found, problems = read([tmp_path])
+        told.append([problem.text.replace(str(tmp_path), "") for problem in problems])
+        return {record.path.name: record.label for record in found}
+
+    told: list[list[str]] = []
+    some(tmp_path / "0", "ppo", seed=0)
+    some(tmp_path / "1", "ppo", seed=1, settings=bf16)
+    edit("eval.jsonl", lambda rows: rows.clear())(some(tmp_path / "begun", "ppo", seed=1).path)  # tells nothing yet
+    assert labels() == {"0": "ppo", "1": "ppo"}
+    shutil.rmtree(tmp_path / "begun")
+    some(tmp_path / "pair", "ppo", seed=1)
+    some(tmp_path / "N_pi", "dcpg", seed=0, settings=bf16 | {"algorithm.N_pi": 3})
+    some(tmp_path / "levels", "dcpg", seed=0, settings=bf16 | {"levels.count": 50})  # a setting without a pair
+    two = {"0": "ppo", "1": "ppo [precision=bf16]", "pair": "ppo", "N_pi": "dcpg [N_pi=3, precision=bf16]"}
+    assert labels() == two | {"levels": "dcpg"}
+    some(tmp_path / "more", "ppo", seed=2, settings=bf16)
+    most = {"0": "ppo [precision=fp32]", "1": "ppo", "pair": "ppo [precision=fp32]", "N_pi": "dcpg [N_pi=3]"}
+    assert labels() == most | {"levels": "dcpg", "more": "ppo"}
+    alone = "differs from /1 in its precision alone"
+    assert told[1:] == [[f"{alone}: {usual} is the usual one, the other a variant"] for usual in ("fp32", "bf16")]
 
 
 def test_runs_below_a_run_are_found_and_what_belongs_to_it_is_not_one(tmp_path: Path) -> None:
