@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import dcpg
+from dcpg.report.statistics import contrast
 from dcpg.runs.collection import read
 from dcpg.runs.evaluate import half_width
 from dcpg.storage.rows import Evaluation, read_last
@@ -20,6 +23,11 @@ SPLITS = ("train", "test")
 
 def shown(returns: list[float]) -> str:
     return f"{sum(returns) / len(returns):.2f} ± {half_width(returns):.2f}"
+
+
+def section(title: str) -> str:
+    """A section of docs/results.md."""
+    return (ROOT / "docs" / "results.md").read_text().partition(f"## {title}")[2].partition("\n## ")[0]
 
 
 def bounds(cell: str) -> tuple[float, float]:
@@ -45,7 +53,7 @@ def test_the_table_of_make_train_is_that_of_the_rows(page: str) -> None:
 
 
 def test_the_table_of_the_laptop_sweep_is_that_of_the_rows() -> None:
-    text = (ROOT / "docs" / "results.md").read_text().partition("## The `laptop` sweep")[2].partition("\n## ")[0]
+    text = section("The `laptop` sweep")
     rows = re.findall(r"^\| `([\w-]+)` \| (.+?) \| (.+?) \|$", text, re.MULTILINE)
     assert [row[0] for row in rows] == ["ppo", "ppg", "dcpg", "ddcpg"]
     for method, *cells in rows:
@@ -55,10 +63,36 @@ def test_the_table_of_the_laptop_sweep_is_that_of_the_rows() -> None:
         assert cells == [", ".join(f"{row.splits[split].mean:.2f}" for row in found if row) for split in SPLITS]
 
 
+def test_the_tables_of_the_precisions_are_those_of_the_rows() -> None:
+    text = section("Does bfloat16 change what is learnt?")
+    records, _ = read([RESULTS / "precision"])
+    precisions, splits = {"float32": "fp32", "bfloat16": "bf16"}, {"training": "train", "unseen": "test"}
+
+    def means(method: str, precision: str, split: str) -> np.ndarray[Any, Any]:
+        """The mean return of each seed at each evaluation, [seeds, evaluations]."""
+        runs = [r for r in records if (r.config.method, r.config.machine.precision) == (method.lower(), precision)]
+        assert sorted(r.config.seed for r in runs) == [0, 1, 2]
+        return np.array([[row.splits[split].mean for row in r.evaluations] for r in runs])
+
+    curves = re.findall(r"^\| (PPO|DCPG) \| (\w+) \| (\w+) \| ([\d. |]+) \|$", text, re.MULTILINE)
+    assert len(curves) == 8
+    for method, precision, levels, cells in curves:
+        expected = means(method, precisions[precision], splits[levels]).mean(axis=0)
+        assert cells.split(" | ") == [f"{x:.2f}" for x in expected]
+    differences = re.findall(r"^\| (PPO|DCPG) \| (\w+) \| (\S+ \(.+?\)) \| (\S+ \(.+?\)) \|$", text, re.MULTILINE)
+    assert len(differences) == 4
+    for method, levels, *cells in differences:
+        both = [means(method, precision, splits[levels]) for precision in ("bf16", "fp32")]
+        for cell, take in zip(cells, (lambda m: m[:, -1], lambda m: m[:, -4:].mean(axis=1)), strict=True):
+            found = contrast([(1.0, take(both[0])), (-1.0, take(both[1]))])
+            assert cell == f"{found.value:+.2f} ({found.low:+.2f} to {found.high:+.2f})"
+
+
 def test_every_published_run_is_whole_and_named() -> None:
     folders = sorted(p.name for p in RESULTS.iterdir() if p.is_dir())
     records, problems = read([RESULTS / name for name in folders])
-    assert problems == []
+    assert [p for p in problems if p.path.parent.name != "precision"] == []
+    assert all("in its precision alone" in problem.text for problem in problems)
     assert all(record.finished for record in records)
     named = re.findall(r"^\| `([\w-]+)` \|", (RESULTS / "README.md").read_text(), re.MULTILINE)
     assert sorted(named) == folders
