@@ -30,7 +30,7 @@ def report(
         list[str],
         typer.Argument(
             metavar="DIR... [NAME...]",
-            help="Runs or folders of runs, then names such as table1, figure4, grid or claims.",
+            help="Runs or folders of runs, then names such as table1, figure4, leads, grid or claims.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="The folder to write the report to.")] = Path("report"),

@@ -63,7 +63,7 @@ class Written:
     plain: dict[str, Any]  # as it is in the file
     config: Config  # in today's schema
     preset_values: dict[str, Any]  # dotted name -> what the preset set when the run was made
-    init: str | None  # the run whose weights it started from
+    init: str | None  # the run whose weights it started from, and from release 0.3 on a hash of them
     versions: dict[str, str]  # what computed it
     libraries: list[dict[str, Any]]  # that drew its frames; several after a resume with another one
     environment: Environment | None = None  # the user's own
@@ -167,10 +167,10 @@ def from_json(plain: Mapping[str, Any], where: Path | str = "config.json") -> Co
     return parse_written(plain, where).config
 
 
-def to_write(config: Config, init: Path | None, environment: Environment | None = None) -> dict[str, Any]:
-    """The data of a new run's config.json."""
+def to_write(config: Config, init: str | None, environment: Environment | None = None) -> dict[str, Any]:
+    """The data of a new run's config.json; `init` says whose weights it begins with."""
     preset = json.loads(json.dumps(PRESETS[config.preset]))
-    found = {"preset_values": preset, "init": str(init) if init else None, "versions": dict(versions())}
+    found = {"preset_values": preset, "init": init, "versions": dict(versions())}
     found |= {PROCGEN: library_today(config), ENVIRONMENT: environment.plain() if environment else None}
     plugins = used(config.method, config.network.encoder)
     if plugins:  # enough for a report to show the run without them

@@ -32,8 +32,8 @@ from dcpg.report.measures import (
     verdict_of,
 )
 from dcpg.report.paper import game_title, method_title
+from dcpg.report.text_table import TextTable
 from dcpg.storage.rows import SPLITS
-from dcpg.text import csv_text, markdown, tex
 
 SEEDS = 3  # fewer have no interval worth the name
 
@@ -173,35 +173,11 @@ NOTE = (
 )
 
 
-@dataclass(frozen=True)
-class ClaimsTable:
-    """The answers as a table of text."""
+CLAIMS_TABLE = "claims"
 
-    answers: list[Answer]
-    caption: str  # what sets the runs apart from the paper's
-    name: str = "claims"
 
-    @property
-    def rows(self) -> list[tuple[str, ...]]:
-        return [
-            (a.claim.says, a.claim.where, a.claim.paper, a.here, str(a.seeds or "-"), a.verdict, a.note)
-            for a in self.answers
-        ]
-
-    def csv(self) -> str:
-        names = [a.claim.name for a in self.answers]
-        return csv_text([("name", *HEAD), *((name, *row) for name, row in zip(names, self.rows, strict=True))])
-
-    def markdown(self) -> str:
-        lines = ["## Claims of the paper", "", markdown(" ".join(filter(None, (NOTE, self.caption)))), ""]
-        lines += [f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
-        return "\n".join([*lines, *(f"| {' | '.join(map(markdown, row))} |" for row in self.rows)]) + "\n"
-
-    def latex(self) -> str:
-        """Needs the packages booktabs and longtable."""
-        column = "p{0.13\\textwidth}"
-        text = tex(" ".join(filter(None, ("Claims of the paper.", NOTE, self.caption))))
-        lines = [f"\\begin{{longtable}}{{{column * len(HEAD)}}}", f"\\caption{{{text}}}\\\\", "\\toprule"]
-        lines += [f"{' & '.join(map(tex, HEAD))} \\\\", "\\midrule", "\\endhead"]
-        lines += [f"{' & '.join(map(tex, row))} \\\\" for row in self.rows]
-        return "\n".join([*lines, "\\bottomrule", "\\end{longtable}"]) + "\n"
+def claims_table(told: list[Answer], caption: str) -> TextTable:
+    """The answers as a table of text; `caption` says what sets the runs apart from the paper's."""
+    rows = [(a.claim.says, a.claim.where, a.claim.paper, a.here, str(a.seeds or "-"), a.verdict, a.note) for a in told]
+    note = " ".join(filter(None, (NOTE, caption)))
+    return TextTable(CLAIMS_TABLE, "Claims of the paper", note, HEAD, rows, [a.claim.name for a in told])

@@ -18,6 +18,7 @@ from dcpg.report.statistics import HARD_RANGES, RANGES, Scores
 from dcpg.runs.comparable import Setting
 from dcpg.runs.folders import Problem
 from dcpg.runs.records import Record
+from dcpg.storage.rows import SPLITS
 from dcpg.text import counted, printable
 
 Array = NDArray[Any]
@@ -123,6 +124,12 @@ class Comparison:
         last = [r.evaluations[-1].splits for r in self.runs(label, game) if r.finished]
         return np.array([splits[split].mean for splits in last if split in splits], float)
 
+    def gaps(self, label: str, game: str) -> Array:
+        """The final return on training levels minus that on unseen ones, of runs that have both, [seeds]."""
+        last = [r.evaluations[-1].splits for r in self.runs(label, game) if r.finished]
+        both = [(splits["train"].mean, splits["test"].mean) for splits in last if splits.keys() >= SPLITS.keys()]
+        return np.array([train - test for train, test in both], float)
+
     def scores(self, label: str, split: str, games: list[str] | None = None) -> Scores:
         """Game -> final returns, for the games that have a finished run."""
         found = {game: self.finals(label, game, split) for game in (self.games if games is None else games)}
@@ -162,7 +169,7 @@ class Comparison:
         points: dict[int, list[float]] = {}
         for record in self.runs(label, game):
             for evaluation in record.evaluations:
-                if {"train", "test"} <= evaluation.splits.keys():
+                if evaluation.splits.keys() >= SPLITS.keys():
                     gap = evaluation.splits["train"].mean - evaluation.splits["test"].mean
                     points.setdefault(evaluation.steps, []).append(gap)
         return curve_of(points)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from dcpg.report.claims import NOTE, Answer
 from dcpg.report.comparison import Comparison, Curve, StiffnessRuns
 from dcpg.report.figures import colour
 from dcpg.report.grids import INTERVALS, GridTable
+from dcpg.report.leads import LEADS
 from dcpg.report.level_map import level_map
 from dcpg.report.likeness import PICTURES, STEPS, differences
 from dcpg.report.missing import Missing
@@ -33,6 +35,7 @@ from dcpg.report.scores import (
     sample_efficiency,
 )
 from dcpg.report.tables import Table, seeds_of
+from dcpg.report.text_table import TextTable
 from dcpg.runs.comparable import PRECISION
 from dcpg.runs.folders import Problem
 from dcpg.runs.records import STIFFNESS, Record
@@ -56,8 +59,7 @@ def page_data(
     records: list[Record],
     comparison: Comparison,
     measured: StiffnessRuns,
-    tables: list[Table],
-    grid: GridTable | None,
+    tables: Sequence[Table | GridTable | TextTable],
     figures: list[str],
     same: dict[str, str],
     claims: list[Answer],
@@ -86,8 +88,9 @@ def page_data(
         "stiffness": _stiffness(comparison, measured),
         "levels": {game: found for game in games if (found := level_map(comparison, game))},
         "yardstick": _yardstick(records),
-        "tables": [_table(table) for table in tables],
-        "grid": _grid(grid) if grid else None,
+        "tables": [_table(table) for table in tables if isinstance(table, Table)],
+        "grid": next((_grid(table) for table in tables if isinstance(table, GridTable)), None),
+        "leads": next((_leads(t) for t in tables if isinstance(t, TextTable) and t.name == LEADS), None),
         "figures": figures,
         "same": same,
         "claims_note": NOTE,
@@ -202,9 +205,8 @@ def _gaps(comparison: Comparison) -> list[dict[str, Any]]:
     rows = []
     for game in comparison.games:
         for label in comparison.labels:
-            train, test = (comparison.finals(label, game, split) for split in SPLITS)
-            if len(test) and len(train) == len(test):
-                gaps = train - test
+            gaps = comparison.gaps(label, game)
+            if len(gaps):
                 spread = float(gaps.std(ddof=1)) if len(gaps) > 1 else 0.0
                 rows.append(
                     {"game": game, "label": label, "gap": float(gaps.mean()), "std": spread, "seeds": len(gaps)}
@@ -294,6 +296,10 @@ def _table(table: Table) -> dict[str, Any]:
         "name": table.name, "title": table.title, "corner": table.corner, "columns": table.columns, "rows": table.rows,
         "cells": texts, "notes": table.notes,
     }  # fmt: skip
+
+
+def _leads(table: TextTable) -> dict[str, Any]:
+    return {"note": table.note, "head": table.head, "rows": table.rows}
 
 
 def _grid(table: GridTable) -> dict[str, Any]:

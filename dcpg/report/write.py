@@ -13,7 +13,7 @@ from typing import Any
 from dcpg.envs.procgen import GAMES
 from dcpg.errors import BadInput, DcpgError, StorageFailed, unknown
 from dcpg.extras import need
-from dcpg.report.claims import ClaimsTable, answers
+from dcpg.report.claims import CLAIMS_TABLE, Answer, answers, claims_table
 from dcpg.report.comparison import (
     Comparison,
     StiffnessRuns,
@@ -25,20 +25,21 @@ from dcpg.report.comparison import (
 )
 from dcpg.report.figures import FIGURES, STIFFNESS_FIGURES, VALUE_FIGURES, same_pictures, style
 from dcpg.report.grids import GRID, Grid, GridTable
+from dcpg.report.leads import LEADS, leads_table
 from dcpg.report.level_map import frames_missing
 from dcpg.report.missing import Missing, missing
 from dcpg.report.page import page, version_of
 from dcpg.report.page_data import page_data
 from dcpg.report.statistics import RANGES
 from dcpg.report.tables import TABLES, Table
+from dcpg.report.text_table import TextTable
 from dcpg.runs.collection import Cache, read
 from dcpg.runs.folders import Problem
 from dcpg.storage.files import UnreadableNow, dump, own_folder, read_json, write_atomic
 from dcpg.text import counted, option
 
-CLAIMS = "claims"
 ENDINGS = {"tables": ("csv", "md", "tex"), "figures": ("png", "pdf")}  # of the files in each folder
-IN_TABLES = (*TABLES, GRID, CLAIMS)
+IN_TABLES = (*TABLES, GRID, LEADS, CLAIMS_TABLE)
 NAMES = (*IN_TABLES, *STIFFNESS_FIGURES, *FIGURES)
 LISTED = "files"  # the key of report.json that names the tables and figures of the report, and of reports by name
 PAGE = "report.html"
@@ -98,20 +99,18 @@ def write_report(
         others = f" {'; '.join(out_of_it[:3])}." if out_of_it else ""
         raise BadInput(f"No evaluation yet in {counted(len(records), 'run')}; come back when there is one.{others}")
     tell("tables", 0, 1)
-    tables = [t for name, make in TABLES.items() if not names or name in names if (t := make(comparison))]
     same = {} if names else same_pictures(comparison)
     figures = _figures(comparison, measured, names, same, bands, partial(tell, "drawing figures")) if pictures else {}
     tell("claims", 0, 1)
-    claims = ClaimsTable(answers(comparison, measured), comparison.caption) if not names or CLAIMS in names else None
-    grid_table = GridTable(grid) if grid.rows and (not names or GRID in names) else None
-    written: list[Table | GridTable | ClaimsTable] = [*tables, *(t for t in (grid_table, claims) if t)]
-    will = _checked_files(out, names, [t.name for t in written], figures)
+    told = answers(comparison, measured) if not names or CLAIMS_TABLE in names else []
+    tables = _tables(comparison, grid, told, names)
+    will = _checked_files(out, names, [t.name for t in tables], figures)
     absent = [] if names else missing(comparison, measured)
     version = ""
     try:
         out.mkdir(parents=True, exist_ok=True)
         _claim(out, will)
-        files = _write_tables(written, out)
+        files = _write_tables(tables, out)
         files += _write_figures(figures, out, partial(tell, "writing figures"))
         if not names:
             tell("the page", 0, 1)
@@ -120,8 +119,7 @@ def write_report(
             if no_frames is not None:
                 problems.append(Problem(out, f"the page shows no first frames of levels: {no_frames}"))
             drawn = [name for name in NAMES if f"figures/{name}.pdf" in listed]
-            told = claims.answers if claims else []
-            data = page_data(records, comparison, measured, tables, grid_table, drawn, same, told, absent, problems)
+            data = page_data(records, comparison, measured, tables, drawn, same, told, absent, problems)
             version = version_of(data)
             files += [
                 _write(out / "report.json", dump(_without_pictures(data) | {LISTED: listed})),
@@ -129,8 +127,21 @@ def write_report(
             ]
     except OSError as error:
         raise StorageFailed(f"{out} cannot be written to ({error}).") from None
-    names_of_tables = [t.name for t in written]
+    names_of_tables = [t.name for t in tables]
     return Report(comparison, files, names_of_tables, list(figures), same, absent, problems, version)
+
+
+def _tables(
+    comparison: Comparison, grid: Grid, told: list[Answer], names: Sequence[str]
+) -> list[Table | GridTable | TextTable]:
+    """All tables that the runs allow, or the named ones, in the order of the page."""
+    makers: dict[str, Callable[[], Table | GridTable | TextTable | None]] = {
+        **{name: partial(make, comparison) for name, make in TABLES.items()},
+        GRID: lambda: GridTable(grid) if grid.rows else None,
+        LEADS: lambda: leads_table(comparison),
+        CLAIMS_TABLE: lambda: claims_table(told, comparison.caption),
+    }
+    return [t for name, make in makers.items() if not names or name in names if (t := make())]
 
 
 def _checked_files(out: Path, names: Sequence[str], tables: list[str], figures: Mapping[str, Any]) -> list[str]:
@@ -151,6 +162,7 @@ def _check_all_made(names: Sequence[str], made: set[str]) -> None:
     absent = [name for name in names if name not in made]
     if absent:
         needed = "grid needs finished runs of one method with two values of a setting; " if GRID in absent else ""
+        needed += "leads needs finished runs of PPO and of another method on one game; " if LEADS in absent else ""
         raise BadInput(
             f"These runs do not allow {', '.join(absent)}; {needed}`dcpg report` without names says what is missing."
         )
@@ -189,7 +201,7 @@ def _figures(
     return {name: figure for name, figure in found.items() if figure is not None}
 
 
-def _write_tables(tables: Sequence[Table | GridTable | ClaimsTable], out: Path) -> list[Path]:
+def _write_tables(tables: Sequence[Table | GridTable | TextTable], out: Path) -> list[Path]:
     files = []
     for table in tables:
         texts = (table.csv(), table.markdown(), table.latex())

@@ -153,16 +153,25 @@ def _hash(own: Environment) -> str:
 def with_usual_precision(records: list[Record], problems: list[Problem]) -> list[Record]:
     """Runs that differ in their precision alone are no copies: in their setting, the rarer precision makes variants.
 
-    With equally many runs of both it is bfloat16.
+    Finished runs count first. With equally many of both it is bfloat16.
     """
     played = [record for record in records if record.evaluations]
-    counts = Counter((record.setting, record.config.machine.precision) for record in played)
+    finished: dict[tuple[tuple[Setting, str, str, int], str], bool] = {}  # each place and precision once
+    for record in played:
+        key = _place_in_tables(record), record.config.machine.precision
+        finished[key] = finished.get(key, False) or record.finished
+
+    def number(of: Setting, precision: str) -> tuple[int, int]:
+        """How many runs have finished, and how many there are; copies do not count."""
+        found = [done for (place, p), done in finished.items() if (place[0], p) == (of, precision)]
+        return sum(found), len(found)
+
     first: dict[tuple[Setting, str, str, int], Record] = {}
     usual: dict[Setting, str] = {}
     for record in played:
         other, of = first.setdefault(_place_in_tables(record), record), record.setting
         if other.config.machine.precision != record.config.machine.precision and of not in usual:
-            usual[of] = max(("fp32", "bf16"), key=lambda precision, of=of: counts[of, precision])  # type: ignore[misc]
+            usual[of] = "bf16" if number(of, "bf16") > number(of, "fp32") else "fp32"
             text = (
                 f"differs from {other.path} in its precision alone: {usual[of]} is the usual one, the other a variant"
             )

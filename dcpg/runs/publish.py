@@ -13,6 +13,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from dcpg.config.identity import anonymous
+from dcpg.config.schema import SCHEMA
 from dcpg.config.written import Written, parse_written
 from dcpg.errors import BadInput, StorageFailed
 from dcpg.runs.export import check_replaceable, public_config, replacing_folder
@@ -94,6 +95,7 @@ def publish(
 
 def _check_own(target: Path, path: Path) -> None:
     """Refuse to replace rows of another run, as of a sweep whose runs have the same names, or of a longer one."""
+    _check_not_newer(target)
     try:
         there, here = (
             parse_written(RunDirectory(folder).read_config(), folder / "config.json", code=False)
@@ -111,6 +113,16 @@ def _check_own(target: Path, path: Path) -> None:
         raise BadInput(
             f"{target} has the rows of {longer:,} steps, {path} those of {shorter:,} only; publish to another folder."
         )
+
+
+def _check_not_newer(target: Path) -> None:
+    """Refuse to replace rows that this program is too old to read."""
+    try:
+        schema = RunDirectory(target).read_config().get("schema")
+    except BadInput:  # there are none yet, or they are not whole
+        return
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise BadInput(f"{target} has rows of a newer release; upgrade dcpg, or publish to another folder.")
 
 
 def _is_published(folder: Path) -> bool:

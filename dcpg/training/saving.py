@@ -28,6 +28,7 @@ from dcpg.training.state import STRANGE, from_schema_1, pack, read_plain, unpack
 
 SAVE_TRIES = 5  # failed saves in a row before the run gives up
 RETRY_SECONDS = 30.0
+BEFORE_THE_LAST = "eval before the last"  # the hash of the rows before an evaluation that may be played anew
 
 
 class Saver:
@@ -107,6 +108,8 @@ class Saver:
         self.ranks.first_does(directory.sync_rows)
         rows = {name: file.count for name, file in directory.rows.items()}
         hashes = {name: file.sha256 for name, file in directory.rows.items()}
+        if self._is_played_anew(at, rows["eval"]):
+            hashes[BEFORE_THE_LAST] = hash_of_first(directory.evaluations.path, self.evaluations.before(at.rollout))
         own, shared = pack(
             self.parts, self.ranks, self.most_states, steps=self.steps, rows=rows, rows_sha256=hashes,
             altered=self.altered,
@@ -147,8 +150,10 @@ class Saver:
             if not changed:
                 raise
             raise not_as_made(self.directory.config, changed) from None
-        if self.algorithm.cursor.rollout > self.config.rollouts:
-            raise BadInput(f"{self.directory.path} has made {self.steps} steps already; ask for more.")
+        at = self.algorithm.cursor
+        if at.rollout > self.config.rollouts or (at.rollout == self.config.rollouts and at.line > 0):
+            begun = ", and learns from more" if at.line > 0 else ""  # its weights are not those at these steps
+            raise BadInput(f"{self.directory.path} has made {self.steps} steps already{begun}; ask for more.")
         if found["versions"] != versions():
             self.warn(
                 "Other versions of Python or its packages made this checkpoint; results may differ in the last bits."
@@ -209,9 +214,10 @@ class Saver:
                 needed = min(needed, self.evaluations.before(at.rollout))
             if there < needed:
                 raise Damaged(f"rows written before it are missing from {file.path.name}")
-            if name == "eval" and self._is_played_anew(at, needed):
-                continue
-            if self._differ(file, rows[name], plain.get("rows_sha256", {}).get(name), there):
+            count, key = rows[name], name
+            if name == "eval" and self._is_played_anew(at, count):
+                count, key = self.evaluations.before(at.rollout), BEFORE_THE_LAST
+            if self._differ(file, count, plain.get("rows_sha256", {}).get(key), there):
                 altered.append(file.path.name)
         return list(dict.fromkeys(altered))
 

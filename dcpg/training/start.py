@@ -99,7 +99,8 @@ def start(
             raise BadInput(f"{UNREPEATABLE}; leave such layers out, and normalise with GroupNorm or LayerNorm.")
 
         def begin() -> None:  # config.json comes last: with it the run exists
-            plain = to_write(trainer.config, init, Environment.of(maker, spaces) if maker is not None else None)
+            began = None if weights is None else f"{init}, weights {hashlib.sha256(weights).hexdigest()[:16]}"
+            plain = to_write(trainer.config, began, Environment.of(maker, spaces) if maker is not None else None)
             trainer.pictures = [plain[PROCGEN]["pictures"]] if plain[PROCGEN] else []
             trainer.origin = parse_written(plain).origin
             trainer.save(final=True)

@@ -58,7 +58,7 @@ SCORE_TABLES = {
 }
 BELIEVERS = ["dcpg+f", "dcpg+fi", "ddcpg"]
 TABLES = ["table1", "table2", "table3", "table6", "table7", "table8", "table9", "table10", "table11"]
-ALL_TABLES = [*TABLES, "grid", "claims"]  # the grid is that of the stiffness runs: steps and levels
+ALL_TABLES = [*TABLES, "grid", "leads", "claims"]  # the grid is that of the stiffness runs: steps and levels
 FIGURES = [*(f"figure{n}" for n in range(2, 17)), "profiles", "sample-efficiency"]
 
 

@@ -89,8 +89,8 @@ def test_it_renders_on_every_screen(made: Made, look: Any, size: tuple[int, int]
     page = view.page
     sections = page.eval_on_selector_all("section", "nodes => nodes.map((n) => n.id)")
     assert sections == [
-        "overview", "curves", "gap", "values", "stiffness", "statistics", "levels", "video", "claims", "tables",
-        "algorithm", "configuration", "missing", "problems",
+        "overview", "curves", "gap", "values", "stiffness", "statistics", "levels", "video", "leads", "claims",
+        "tables", "algorithm", "configuration", "missing", "problems",
     ]  # fmt: skip
     for section in ("overview", "curves", "gap", "values", "stiffness", "statistics"):
         charts = view.charts(section)

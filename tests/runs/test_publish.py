@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -77,7 +78,9 @@ def test_a_trained_run_is_published_without_weights_and_paths(tmp_path: Path) ->
         sum(sum(row.seconds.values()) for row in read(p / "timing.jsonl", Timing)) for p in (first, found.runs[0])
     ]
     assert seconds[0] == pytest.approx(seconds[1])
-    assert json.loads((found.runs[1] / "config.json").read_bytes())["init"] == "first"
+    began = json.loads((found.runs[1] / "config.json").read_bytes())["init"]
+    weights = next(p for p in (first / "checkpoints").glob("000000000512-*")) / "weights.safetensors"
+    assert began == f"first, weights {hashlib.sha256(weights.read_bytes()).hexdigest()[:16]}"
     assert not any(str(tmp_path) in p.read_text() for p in (tmp_path / "results").rglob("*") if p.is_file())
     # published rows are replaced, a run is not
     again = dcpg.api.publish(tmp_path / "runs", out=tmp_path / "results")
@@ -85,6 +88,32 @@ def test_a_trained_run_is_published_without_weights_and_paths(tmp_path: Path) ->
     with pytest.raises(BadInput, match="holds checkpoints, which is no part of published rows"):
         dcpg.api.publish(tmp_path / "results", out=tmp_path / "runs")
     assert (first / "checkpoints").is_dir()
+
+
+def test_rows_of_a_run_that_began_with_other_weights_are_not_replaced(tmp_path: Path) -> None:
+    """Two pretrained runs with one name: their folders do not tell them apart."""
+    small = {"evaluation.episodes": 2, "evaluation.max_steps": 20, "env.frame_size": 16, "network.channels": (4, 8)}
+    for seed, one in enumerate("ab"):
+        before, out = tmp_path / one / "before", tmp_path / f"runs-{one}" / "run"
+        dcpg.train("ppo", "coinrun", preset="tiny", steps=256, seed=seed, out=before, settings=small, progress=False)
+        dcpg.train("ppo", "coinrun", preset="tiny", steps=256, out=out, settings=small, progress=False, init=before)
+    publish([tmp_path / "runs-a"], tmp_path / "results")
+    rows = (tmp_path / "results" / "run" / "eval.jsonl").read_bytes()
+    with pytest.raises(BadInput, match="has the rows of another run"):
+        publish([tmp_path / "runs-b"], tmp_path / "results")
+    assert (tmp_path / "results" / "run" / "eval.jsonl").read_bytes() == rows
+
+
+def test_rows_of_a_newer_release_are_not_replaced(tmp_path: Path) -> None:
+    synthetic.some(tmp_path / "runs" / "run", "ppo")
+    (there,) = publish([tmp_path / "runs"], tmp_path / "results").runs
+    plain = json.loads((there / "config.json").read_text())
+    (there / "config.json").write_text(json.dumps(plain | {"schema": plain["schema"] + 1}))
+    with pytest.raises(BadInput, match="has rows of a newer release; upgrade dcpg"):
+        publish([tmp_path / "runs"], tmp_path / "results")
+    (there / "config.json").write_text("{")  # half of a copy: nothing of it can be used
+    publish([tmp_path / "runs"], tmp_path / "results")
+    assert json.loads((there / "config.json").read_text()) == plain
 
 
 def test_runs_that_are_not_whole_are_left_out_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

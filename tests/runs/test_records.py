@@ -75,11 +75,19 @@ def test_runs_that_differ_in_their_precision_alone_are_no_copies(tmp_path: Path)
     some(tmp_path / "levels", "dcpg", seed=0, settings=bf16 | {"levels.count": 50})  # a setting without a pair
     two = {"0": "ppo", "1": "ppo [precision=bf16]", "pair": "ppo", "N_pi": "dcpg [N_pi=3, precision=bf16]"}
     assert labels() == two | {"levels": "dcpg"}
+    shutil.copytree(tmp_path / "1", tmp_path / "copy")  # a copy counts once
+    begun = some(tmp_path / "begun", "ppo", seed=3, settings=bf16).path  # and finished runs first
+    edit("eval.jsonl", lambda rows: rows.__delitem__(-1))(begun)
+    some(tmp_path / "done", "ppo", seed=4)
+    assert labels()["pair"] == labels()["done"] == "ppo"
+    for name in ("copy", "begun", "done"):
+        shutil.rmtree(tmp_path / name)
     some(tmp_path / "more", "ppo", seed=2, settings=bf16)
     most = {"0": "ppo [precision=fp32]", "1": "ppo", "pair": "ppo [precision=fp32]", "N_pi": "dcpg [N_pi=3]"}
     assert labels() == most | {"levels": "dcpg", "more": "ppo"}
     alone = "differs from /1 in its precision alone"
-    assert told[1:] == [[f"{alone}: {usual} is the usual one, the other a variant"] for usual in ("fp32", "bf16")]
+    asked = (told[1], told[-1])
+    assert asked == tuple([f"{alone}: {usual} is the usual one, the other a variant"] for usual in ("fp32", "bf16"))
 
 
 def test_runs_below_a_run_are_found_and_what_belongs_to_it_is_not_one(tmp_path: Path) -> None:

@@ -212,6 +212,37 @@ def test_resuming_a_finished_run_changes_nothing_and_less_is_refused(tmp_path: P
         dcpg.resume(run, steps=128)
 
 
+@pytest.mark.parametrize("name", ["ppo", "dcpg"])
+def test_a_run_cannot_end_at_steps_behind_which_it_has_learnt_already(name: str, tmp_path: Path) -> None:
+    """Stopped in the third rollout's updates, its weights are not those of two rollouts."""
+
+    class InTheThird(dcpg.Observer):
+        steps = 0
+
+        def evaluation(self, row: Any) -> None:
+            self.steps = row.steps
+
+        def progress(self, phase: str, place: str) -> None:
+            if self.steps == 256 and phase == "policy":
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    settings = {**TINY, "evaluation.every": 1}
+    with pytest.raises(Stopped):
+        dcpg.train(
+            name, game="maze", preset="tiny", steps=640, out=tmp_path / "run", settings=settings, observer=InTheThird()
+        )
+    (newest, *_) = sorted((tmp_path / "run" / "checkpoints").glob("0*"), reverse=True)
+    assert newest.name.startswith("000000000256-01.")
+    before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file() and "tb" not in p.parts}
+    with pytest.raises(BadInput, match="has made 256 steps already, and learns from more; ask for more"):
+        dcpg.resume(tmp_path / "run", steps=256)
+    kept = {p: p.read_bytes() for p in before if p.exists()}
+    assert {p.name for p in before if kept.get(p) != before[p]} <= {"lock"}
+    assert dcpg.resume(tmp_path / "run", steps=384).summary["status"] == "finished"
+    dcpg.train(name, game="maze", preset="tiny", steps=384, out=tmp_path / "straight", settings=settings)
+    assert contents(tmp_path / "run") == contents(tmp_path / "straight")
+
+
 def test_evaluating_a_finished_run_repeats_its_last_row(tmp_path: Path) -> None:
     run = dcpg.train("ddcpg", game="starpilot", preset="tiny", steps=384, out=tmp_path / "run", settings=TINY)
     last = read_rows(run.directory / "eval.jsonl")[-1]
@@ -370,9 +401,11 @@ def test_rows_say_what_they_must(tmp_path: Path) -> None:
     assert all(name == "shared" or name[:12].isdigit() for name in names)
 
 
-def test_rows_that_were_changed_do_not_stop_a_resume_and_are_named_for_good(tmp_path: Path) -> None:
+@pytest.mark.parametrize("last", [0, 5])  # with another number of episodes the last row may be played anew
+def test_rows_that_were_changed_do_not_stop_a_resume_and_are_named_for_good(last: int, tmp_path: Path) -> None:
     """A report would refuse some of them; the run itself only counts them."""
-    run = dcpg.train("ppo", game="maze", preset="tiny", steps=384, out=tmp_path / "run", settings=TINY)
+    settings = {**TINY, "evaluation.last_episodes": last}
+    run = dcpg.train("ppo", game="maze", preset="tiny", steps=384, out=tmp_path / "run", settings=settings)
     for name, change in (("metrics.jsonl", {"reward_variance": None}), ("eval.jsonl", {"train_return": 99.0})):
         rows = read_rows(run.directory / name)
         rows[0] |= change

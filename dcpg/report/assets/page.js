@@ -438,6 +438,12 @@
     part.append(table(["game", "seed", "steps", "training", "published", "unseen", "published", "unlike the paper's"], D.yardstick.flatMap((r) => r.points.map((p) => [r.game, r.seed, thousands(p.steps), format(p.own.train), format(p.published.train), format(p.own.test), format(p.published.test), r.unlike || "-"]))));
   }
 
+  // -- the difference from PPO, game by game
+  if (D.leads) {
+    const part = section("leads", "Leads over PPO", D.leads.note);
+    part.append(table(D.leads.head, D.leads.rows, 3), files("leads"));
+  }
+
   // -- the paper's claims
   if (D.claims.length) {
     const part = section("claims", "Claims", D.claims_note);
