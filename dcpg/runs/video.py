@@ -259,7 +259,8 @@ def writing(out: Path, size: tuple[int, int]) -> Iterator[Callable[[Image.Image]
 @contextmanager
 def _mp4(path: Path, size: tuple[int, int]) -> Iterator[Callable[[Image.Image], None]]:
     """H.264; frames are encoded as they come."""
-    with av.open(str(path), "w", options={"movflags": "faststart"}) as container:  # browsers can play it while it loads
+    place = f"file:{path.absolute()}"  # what stands before a colon would be a protocol
+    with av.open(place, "w", options={"movflags": "faststart"}) as container:  # browsers can play it while it loads
         stream = container.add_stream("libx264", rate=Fraction(FPS), options={"crf": "21"})
         stream.width, stream.height = size
         stream.pix_fmt = "yuv420p"

@@ -221,12 +221,17 @@ class Rows:
 
     def __init__(self, path: Path, writes: bool = True) -> None:
         self.path, self.pending, self.count, self.writes = path, list[bytes](), 0, writes
-        self._hash = hashlib.sha256()
+        self._hash = self._before = hashlib.sha256()
 
     @property
     def sha256(self) -> str:
         """A hash of all rows so far, which a checkpoint names."""
         return self._hash.hexdigest()
+
+    @property
+    def sha256_before_last(self) -> str:
+        """A hash of all rows but the last."""
+        return self._before.hexdigest()
 
     def append(self, row: Row) -> None:
         """Write one more row, now or with the next one."""
@@ -234,10 +239,14 @@ class Rows:
         if not self.writes:
             return
         data = dump(row.plain())
-        self._hash.update(data)
+        self._add(data)
         self.pending.append(data)
         with contextlib.suppress(OSError):  # `sync` raises if it lasts
             self._flush()
+
+    def _add(self, line: bytes) -> None:
+        self._before = self._hash.copy()
+        self._hash.update(line)
 
     def sync(self) -> None:
         """Return when every row is on the disk, or raise."""
@@ -269,11 +278,11 @@ class Rows:
         self.count = count
         if not self.writes:
             return
-        self._hash = hashlib.sha256()
+        self._hash = self._before = hashlib.sha256()
 
         def kept() -> Iterator[bytes]:
             for line in _first(self.path, count):
-                self._hash.update(line)
+                self._add(line)
                 yield line
 
         write_atomic(self.path, kept())

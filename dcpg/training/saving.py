@@ -109,10 +109,10 @@ class Saver:
         rows = {name: file.count for name, file in directory.rows.items()}
         hashes = {name: file.sha256 for name, file in directory.rows.items()}
         if self._is_played_anew(at, rows["eval"]):
-            hashes[BEFORE_THE_LAST] = hash_of_first(directory.evaluations.path, self.evaluations.before(at.rollout))
+            hashes[BEFORE_THE_LAST] = directory.evaluations.sha256_before_last
         own, shared = pack(
             self.parts, self.ranks, self.most_states, steps=self.steps, rows=rows, rows_sha256=hashes,
-            altered=self.altered,
+            altered=self.altered, last_episodes=self.config.episodes_after(self.steps),
         )  # fmt: skip
         settings = decisive_settings(self.config)  # for the message if config.json is changed
         meta = {
@@ -215,7 +215,7 @@ class Saver:
             if there < needed:
                 raise Damaged(f"rows written before it are missing from {file.path.name}")
             count, key = rows[name], name
-            if name == "eval" and self._is_played_anew(at, count):
+            if name == "eval" and self._was_played_anew(at, count, there, plain.get("last_episodes")):
                 count, key = self.evaluations.before(at.rollout), BEFORE_THE_LAST
             if self._differ(file, count, plain.get("rows_sha256", {}).get(key), there):
                 altered.append(file.path.name)
@@ -242,7 +242,14 @@ class Saver:
         """Whether the evaluation at a checkpoint may have been played anew since: `steps` decides its episodes."""
         asked = self.config.evaluation
         differs = asked.last_episodes not in (0, asked.episodes)
-        return differs and at.line == 0 and count > self.evaluations.before(at.rollout)
+        return differs and at.line == 0 and count == self.evaluations.before(at.rollout) + 1
+
+    def _was_played_anew(self, at: Cursor, count: int, there: int, episodes: object) -> bool:
+        """Whether that evaluation is away, or has another number of episodes than when the checkpoint was made."""
+        if not self._is_played_anew(at, count):
+            return False
+        returns = (row_at(self.directory.evaluations.path, count - 1) or {}).get("train_returns")
+        return there < count or not isinstance(returns, list) or len(returns) != episodes
 
     def _differ(self, file: Rows, count: int, written: str | None, there: int) -> bool:
         """Whether the first rows of a file are not those that a checkpoint stands on; older ones have no hash."""

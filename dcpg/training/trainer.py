@@ -324,6 +324,8 @@ class Trainer(LoopObserver):
             os._exit(1)
         if torch.get_num_threads() != self.config.machine.threads:  # by an environment or an observer
             torch.set_num_threads(self.config.machine.threads)
+        if torch.get_default_dtype() != torch.float32:
+            torch.set_default_dtype(torch.float32)
         self.watchdog.alive()
 
     def _stop_if_asked(self, phase: str) -> None:

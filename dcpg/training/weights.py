@@ -46,6 +46,10 @@ class Moment:
     damaged: tuple[str, ...] = ()  # newer checkpoints that were passed over, with the reason
     rows: tuple[int, str] | None = None  # so many rows of eval.jsonl came before a checkpoint, and their hash
 
+    def __post_init__(self) -> None:
+        if not all(type(number) is int and 0 <= number < 2**63 for number in (self.steps, self.k)):
+            raise ValueError("its steps or evaluations are no count")
+
 
 def save_weights(network: Network) -> bytes:
     """A safetensors file of the network's parameters."""
@@ -117,14 +121,13 @@ def _exported(run: RunDirectory, written: Written, at: int | None) -> Moment:
         if hashlib.sha256(weights).hexdigest() != about["sha256"]:
             raise ValueError(f"{WEIGHTS} does not have the hash that config.json names")
         normaliser = _normaliser(about["normaliser"])
-        steps, k = about["steps"], about["evaluation"]
-        if not all(type(number) is int and 0 <= number < 2**63 for number in (steps, k)):
-            raise ValueError("its steps or evaluations are no count")
+        moment = Moment(weights, normaliser, about["steps"], about["evaluation"])
         if "config" in about and not Owner.of(written).made(about["config"]):  # older ones do not tell
             raise ValueError("config.json is not what it was exported with")
-    if at not in (None, steps):
-        raise BadInput(f"{run.path} is an export, with the weights at {steps} steps alone; leave {option('at')} out.")
-    return Moment(weights, normaliser, steps, k)
+    if at not in (None, moment.steps):
+        alone = f"with the weights at {moment.steps} steps alone"
+        raise BadInput(f"{run.path} is an export, {alone}; leave {option('at')} out.")
+    return moment
 
 
 def _newest(run: RunDirectory, owner: Owner, tries: int = 3) -> Moment:

@@ -222,6 +222,20 @@ def test_a_place_that_cannot_be_written(agent: Agent) -> None:
         video.record(agent, make_levels(agent.config, [3], render=True), Path("/proc/r.mp4"))
 
 
+def test_a_colon_in_a_path_is_a_colon(agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The encoder takes what stands before it for a protocol, and `file:x/...` would lead to x, through its links."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "precious").write_text("precious")
+    for folder in ("file:run", "run", "2026-11-18T20:43"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / ".tmp-replay.mp4").symlink_to(tmp_path / "precious")
+    for folder in ("file:run", "2026-11-18T20:43"):
+        video.record(agent, make_levels(agent.config, [3], render=True), Path(folder) / "replay.mp4")
+        assert len(frames_of(tmp_path / folder / "replay.mp4")) > 3
+    assert (tmp_path / "precious").read_text() == "precious"
+    assert [p.name for p in (tmp_path / "run").iterdir()] == [".tmp-replay.mp4"]
+
+
 def test_levels_by_range_and_by_list(agent: Agent) -> None:
     assert level_range("3") == [3]
     assert level_range("5-7") == [5, 6, 7]

@@ -419,6 +419,16 @@ def test_rows_that_were_changed_do_not_stop_a_resume_and_are_named_for_good(last
     assert dcpg.resume(run, steps=640).summary["altered"] == ["metrics.jsonl", "eval.jsonl"]
 
 
+@pytest.mark.parametrize("last", [0, 5])
+def test_a_changed_last_evaluation_is_named_too(last: int, tmp_path: Path) -> None:
+    settings = {**TINY, "evaluation.last_episodes": last}
+    run = dcpg.train("ppo", game="maze", preset="tiny", steps=384, out=tmp_path / "run", settings=settings)
+    rows = read_rows(run.directory / "eval.jsonl")
+    rows[-1] |= {"train_return": 99.0}
+    (run.directory / "eval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert dcpg.resume(run).summary["altered"] == ["eval.jsonl"]
+
+
 def test_a_checkpoint_without_a_hash_of_the_rows_still_resumes(tmp_path: Path) -> None:
     run = dcpg.train("ppo", game="maze", preset="tiny", steps=128, out=tmp_path / "run", settings=TINY)
     change_state(run.directory, lambda plain: {k: plain[k] for k in ("steps", "rows", "parts")})
@@ -592,3 +602,24 @@ def test_whatever_sets_torchs_threads_a_run_has_its_own(tmp_path: Path) -> None:
         "ppo", "maze", preset="tiny", steps=128, out=tmp_path, settings=more, observer=Restless(), progress=False
     )
     assert set(threads) == {2}
+
+
+def test_whatever_sets_torchs_default_type_a_run_computes_in_its_own(tmp_path: Path) -> None:
+    class Doubles(OneStep):
+        def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            torch.set_default_dtype(torch.float64)
+            return super().step(action)
+
+    def doubling(num_envs: int, seed: int, name: str = "") -> Any:
+        return SyncVectorEnv([Doubles] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+
+    settings = BANDIT | {"env.num_envs": 8, "rollout_length": 16}
+    try:
+        for name, make in (("plain", bandit), ("doubling", doubling)):
+            dcpg.train(
+                "dcpg", env=make, preset="tiny", steps=512, out=tmp_path / name, settings=settings, progress=False
+            )
+    finally:
+        torch.set_default_dtype(torch.float32)
+    rows = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("plain", "doubling")]
+    assert rows[0] == rows[1]
