@@ -42,11 +42,15 @@ def _row(comparison: Comparison, levels: str, game: str, label: str) -> tuple[st
     if not seeds:
         return None
     found = contrast([(1.0, own), (-1.0, ppo)])
-    difference = f"{found.value:+.2f}" + (f" ({found.low:+.2f} to {found.high:+.2f})" if seeds > 1 else "")
+    difference = _signed(found.value) + (f" ({_signed(found.low)} to {_signed(found.high)})" if seeds > 1 else "")
     verdict = VERDICTS[verdict_of(found) if seeds >= SEEDS else OPEN]
     counts = f"{len(own)}" if len(own) == len(ppo) else f"{len(own)} and {len(ppo)}"
     means = (f"{values.mean():.2f}" for values in (own, ppo))
     return LEVELS[levels], game_title(game), method_title(label), *means, difference, counts, verdict
+
+
+def _signed(number: float) -> str:
+    return f"{round(number, 2) + 0.0:+.2f}"  # never -0.00
 
 
 def _finals(comparison: Comparison, levels: str, game: str, label: str) -> Array:

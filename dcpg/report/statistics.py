@@ -190,16 +190,20 @@ def contrast(parts: Sequence[tuple[float, Array]]) -> Interval:
 
     A part with a single seed has no variance, so the interval says nothing then; callers must know how many there are.
     """
-    means = [
-        (w * float(np.mean(v)), w * w * float(np.var(v, ddof=1)) / len(v) if len(v) > 1 else 0.0, len(v))
-        for w, v in parts
-    ]
+    means = [(w * m, w * w * variance / len(v), len(v)) for w, v in parts for m, variance in [_mean_and_variance(v)]]
     value, variance = sum(m for m, _, _ in means), sum(v for _, v, _ in means)
     if variance == 0:
         return Interval(value, value, value)
     freedom = 1 / sum((v / variance) ** 2 / (n - 1) for _, v, n in means if n > 1)  # no square of a large number
     half = t_quantile(freedom) * math.sqrt(variance)
     return Interval(value, value - half, value + half)
+
+
+def _mean_and_variance(values: Array) -> tuple[float, float]:
+    """Those of equal values are exact: a rounding error is no difference."""
+    if np.all(values == values[0]):
+        return float(values[0]), 0.0
+    return float(np.mean(values)), float(np.var(values, ddof=1))
 
 
 @cache

@@ -10,7 +10,7 @@ import pytest
 
 from dcpg.report.leads import HEAD
 from tests.report.grid import Command, deviation, mean
-from tests.synthetic import Run, some
+from tests.synthetic import Row, Run, edit, some
 
 T = {4: 2.77645, 2: 4.30265}  # Student's t, two-sided 95%
 
@@ -60,6 +60,23 @@ def test_every_game_has_the_difference_with_welchs_interval(tmp_path: Path, comm
     verdicts = {(row["levels"], row["method"]): row["verdict"] for row in found}
     assert verdicts["unseen levels", "DCPG"] == "higher"
     assert verdicts["unseen levels", "PPG"] == "lower"
+
+
+def test_equal_returns_are_no_lead(tmp_path: Path, command: Command) -> None:
+    """The mean of ten times 9.6 and that of nine times 9.6 differ by rounding."""
+    for method, seeds in (("ppo", 10), ("dcpg", 9)):
+        for seed in range(seeds):
+            run = some(tmp_path / "runs" / f"{method}-{seed}", method, "bigfish", seed).path
+            edit("eval.jsonl", lambda rows: [equal(row) for row in rows] and None)(run)
+    assert command(tmp_path / "runs", "leads", "--out", tmp_path / "out")[0] == 0
+    for row in rows(tmp_path / "out"):
+        assert (row[HEAD[5]].lstrip("'"), row["verdict"]) == ("+0.00 (+0.00 to +0.00)", "not decided")
+
+
+def equal(row: Row) -> None:
+    for split in ("train", "test"):
+        row[f"{split}_returns"] = [9.6] * len(row[f"{split}_returns"])
+        row[f"{split}_return"] = 9.6
 
 
 def test_fewer_than_three_seeds_decide_nothing(tmp_path: Path, command: Command) -> None:
