@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 import dcpg
+from dcpg.report.paper import game_title, method_title
 from dcpg.report.statistics import contrast
 from dcpg.runs.collection import read
 from dcpg.runs.evaluate import half_width
@@ -63,6 +66,24 @@ def test_the_table_of_the_laptop_sweep_is_that_of_the_rows() -> None:
         assert cells == [", ".join(f"{row.splits[split].mean:.2f}" for row in found if row) for split in SPLITS]
 
 
+def test_the_comparison_is_that_of_the_rows_and_of_the_report(tmp_path: Path) -> None:
+    rows = re.findall(r"^\| (\w+) \| (\w+) \| (\w+) \| (.+?) \|$", section("Two million steps"), re.MULTILINE)[1:]
+    records, _ = read([RESULTS / "laptop"])
+    dcpg.api.report(RESULTS / "laptop", out=tmp_path, names=("leads",))
+    with open(tmp_path / "tables" / "leads.csv", newline="") as file:
+        leads = {(r["game"], r["levels"].split()[0], r["method"]): r for r in csv.DictReader(file)}
+    assert len(rows) == 2 * len({(r.config.game, r.config.method) for r in records})
+    for game, levels, method, cells in rows:
+        split = {"unseen": "test", "training": "train"}[levels]
+        here = [r for r in records if (game_title(r.config.game), method_title(r.config.method)) == (game, method)]
+        finals = {r.config.seed: r.evaluations[-1].splits[split].mean for r in here}
+        *seeds, mean, difference = cells.split(" | ")
+        assert seeds == [f"{finals[seed]:.2f}" if seed in finals else "-" for seed in range(len(seeds))]
+        assert mean == f"{sum(finals.values()) / len(finals):.2f}"
+        expected = leads[game, levels, method]["difference from PPO (95% interval)"] if method != "PPO" else "-"
+        assert difference == expected.lstrip("'")  # with which a spreadsheet would compute it
+
+
 def test_the_tables_of_the_precisions_are_those_of_the_rows() -> None:
     text = section("Does bfloat16 change what is learnt?")
     records, _ = read([RESULTS / "precision"])
@@ -101,7 +122,8 @@ def test_every_published_run_is_whole_and_named() -> None:
 @pytest.mark.parametrize("agent", sorted(AGENTS.iterdir()), ids=lambda path: path.name)
 def test_an_agent_plays_as_its_card_says(agent: Path) -> None:
     card = (agent / "README.md").read_text()
-    low, high = bounds(re.findall(r"^\| unseen levels \| ([\d.]+ ± [\d.]+) \| 100 \|$", card, re.MULTILINE)[0])
+    low, high = bounds(re.findall(r"^\| unseen levels \| ([\d.]+ ± [\d.]+) \| \d+ \|$", card, re.MULTILINE)[0])
     found = dcpg.evaluate(agent, levels="100000-100039")
-    assert low <= found["return"] <= high
+    errors = math.hypot((high - low) / 2, half_width(found["returns"])) / 1.96
+    assert abs(found["return"] - (low + high) / 2) <= 3 * errors
     assert found["steps"] == json.loads((agent / "config.json").read_bytes())["export"]["steps"]
