@@ -242,9 +242,10 @@ def evaluate(
         "return" (the mean), "returns", "lengths", "level_seeds", "steps", and "predicted_value", "true_value" and
         "true_value_own_gamma" of the initial states.
     """
-    from dcpg.runs.evaluate import evaluate_agent, level_range
+    from dcpg.runs.evaluate import check_episodes, evaluate_agent, level_range
     from dcpg.storage.rows import SPLITS
 
+    check_episodes(episodes)
     run, env, test_env = _fixed(run, env, test_env)
     written, maker = _maker(run, "eval", env, test_env)
     agent = load_agent(run, at, maker)

@@ -21,7 +21,8 @@ def evaluate(
         typer.Option(help="train, test (unseen), or level seeds such as 0-19 or 3,17,120-122, each played once."),
     ] = "test",
     episodes: Annotated[
-        int | None, typer.Option(help="Number of episodes for train and test. (default: as in the run, 100)", min=1)
+        int | None,
+        typer.Option(help="Number of episodes for train and test, 4,096 at most. (default: as in the run, 100)", min=1),
     ] = None,
     greedy: Annotated[bool, typer.Option("--greedy", help="Take the most likely action instead of sampling.")] = False,
     at: At = None,

@@ -6,6 +6,7 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 from dcpg.config.build import make_levels, protocol_of, splits
@@ -18,7 +19,14 @@ from dcpg.runs.agent import Agent
 from dcpg.storage.rows import SPLITS, VALUES
 from dcpg.text import option
 
+MOST_EPISODES = 4096  # that are played at once
 EPISODES = 4  # of a video on training levels or unseen ones
+
+
+def check_episodes(episodes: int | None) -> None:
+    """Refuse a number of episodes that environments cannot be made for; all of them play side by side."""
+    if episodes is not None and not (isinstance(episodes, Integral) and 1 <= episodes <= MOST_EPISODES):
+        raise BadInput(f"Give {option('episodes')} a whole number from 1 to {MOST_EPISODES:,}, not {episodes!r}.")
 
 
 def half_width(returns: Sequence[float]) -> float:
@@ -30,6 +38,7 @@ def evaluate_agent(
     agent: Agent, levels: str, episodes: int | None = None, greedy: bool = False, maker: EnvMaker | None = None
 ) -> dict[str, Any]:
     """`dcpg.evaluate` for an agent that is already loaded."""
+    check_episodes(episodes)
     parts = _play(agent, levels, episodes, greedy, maker)
     counts = [len(p.returns) for p in parts]
     returns = [r for p in parts for r in p.returns]

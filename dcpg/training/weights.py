@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,9 @@ def _fitting(network: Network, data: bytes) -> dict[str, Tensor]:
 
 def find(run: RunDirectory, written: Written, at: int | None = None) -> Moment:
     """The newest weights of a run or an export, those at a number of steps, or the untrained ones (at 0)."""
+    if at is not None and not isinstance(at, Integral):
+        raise BadInput(f"Give {option('at')} a whole number of steps, not {at!r}.")
+    at = None if at is None else int(at)  # numpy's numbers, too
     if EXPORT in written.plain:
         return _exported(run, written, at)
     if at == 0:

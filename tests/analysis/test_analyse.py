@@ -339,3 +339,13 @@ def test_your_own_environment_is_analysed_from_python(tmp_path: Path) -> None:
         dcpg.analyse(run, "levels", env=make)
     (one,) = dcpg.api.analyse_all(tmp_path, analysis="levels", env=make)
     assert (one.state, one.reason) == ("left out", "Levels can be played one by one only on Procgen.")
+
+
+def test_levels_that_were_never_seen_are_not_searched_for_ever() -> None:
+    """With nearly all levels known, a draw would hardly ever meet another one."""
+    rng = np.random.default_rng(0)
+    with pytest.raises(BadInput, match="Nearly every level is a training level"):
+        offline._drawn(rng, 200, range(offline.ALL_LEVELS - 200))
+    half = offline._drawn(rng, 200, range(offline.ALL_LEVELS // 2))
+    assert len(set(half)) == 200
+    assert min(half) >= offline.ALL_LEVELS // 2

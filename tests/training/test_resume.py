@@ -252,6 +252,9 @@ def test_evaluating_a_finished_run_repeats_its_last_row(tmp_path: Path) -> None:
         assert again["level_seeds"] == last[f"{split}_levels"]
         for name in ("predicted_value", "true_value", "true_value_own_gamma"):
             assert again[name] == last[f"{split}_{name}"]
+    for episodes in (-3, 0, 2.5, 5000):  # environments for -3 episodes would end the process
+        with pytest.raises(BadInput, match="Give episodes= a whole number from 1 to 4,096, not "):
+            dcpg.evaluate(run, levels="test", episodes=episodes)  # type: ignore[arg-type]
     greedy = dcpg.evaluate(run, levels="7-11", greedy=True)
     assert greedy["level_seeds"] == [7, 8, 9, 10, 11]
     assert greedy == dcpg.evaluate(run, levels="7-11", greedy=True)
@@ -303,6 +306,9 @@ def test_milestones_hold_the_weights_of_their_time(tmp_path: Path) -> None:
     weights = (long.directory / "milestones" / "000000000256.safetensors").read_bytes()
     assert weights == contents(short.directory)["weights.safetensors"]
     assert dcpg.evaluate(long, levels="0-3", at=256)["steps"] == 256
+    assert dcpg.load(long, at=np.int64(256)).steps == 256  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match=r"Give at= a whole number of steps, not 256\.0"):
+        dcpg.load(long, at=256.0)  # type: ignore[arg-type]
     untrained = dcpg.load(long, at=0)
     start = RunDirectory(tmp_path / "start")
     start.prepare()
