@@ -26,7 +26,7 @@ from dcpg.methods import METHODS
 from dcpg.runs.agent import Agent, load_agent
 from dcpg.runs.evaluate import environments_to_record, evaluate_agent, half_width
 from dcpg.runs.records import changed_rows, read_run
-from dcpg.storage.files import discard, dump, fsync_dir, read_json, write_durable
+from dcpg.storage.files import check_not_held, discard, dump, fsync_dir, held, read_json, write_durable
 from dcpg.storage.rows import SPLITS, Evaluation, hash_of_first, read
 from dcpg.storage.rundir import MOST_CONFIGURATION, RunDirectory
 from dcpg.text import counted, markdown, markdown_block, markdown_code, one_line, option
@@ -144,10 +144,12 @@ def _beside(target: Path) -> tuple[Path, Path]:
 def replacing_folder(target: Path) -> Iterator[Path]:
     """A new folder that takes the place of `target` at the end; an earlier export there is removed last."""
     temporary, before = _beside(target)
+    check_not_held(temporary, target)
     discard(temporary)
     try:
         temporary.mkdir()
-        yield temporary
+        with held(temporary):
+            yield temporary
         fsync_dir(temporary)
         discard(before)
         if target.exists():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import math
 import os
@@ -18,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from dcpg.errors import causes
+from dcpg.errors import InUse, causes
 
 DEEPEST = 50  # lists and tables inside each other; a configuration has 3
 MOST_COPIED = 2**33  # bytes of a file that is copied because it has a second name
@@ -199,18 +200,48 @@ def write_atomic(path: Path, data: bytes | Iterable[bytes]) -> None:
 def replacing(path: Path) -> Iterator[Path]:
     """An empty file of its own for a library that writes to a path; it takes the place of `path` at the end.
 
-    If the block fails, `path` stays as it was.
+    If the block fails, `path` stays as it was. While it runs, another process that wants the same is refused.
     """
     temporary = _temporary(path)
+    check_not_held(temporary, path)
     try:
         write_durable(temporary, b"")
-        yield temporary
+        with held(temporary):
+            yield temporary
         with open_regular(temporary) as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
         fsync_dir(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Hold a file or folder that is being made, so that others see it; it is free again when this process ends."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        with contextlib.suppress(OSError):  # some network storage has no such locks
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)
+
+
+def check_not_held(path: Path, target: Path) -> None:
+    """Refuse a target that another process is making now; what one that died has left at `path` is no reason."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InUse(f"Another process is writing {target} now; wait for it, or write to another place.") from None
+    except OSError:
+        return
+    finally:
+        os.close(fd)
 
 
 def dump(value: Any, *, indent: int | None = None) -> bytes:

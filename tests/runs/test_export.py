@@ -25,7 +25,7 @@ from dcpg.config.resolve import resolve
 from dcpg.config.schema import Config
 from dcpg.config.written import from_json, parse_written, to_write
 from dcpg.core.rewards import RewardNormaliser
-from dcpg.errors import BadInput, DcpgError, NoValidCheckpoint, StorageFailed
+from dcpg.errors import BadInput, DcpgError, InUse, NoValidCheckpoint, StorageFailed
 from dcpg.machine.automatic import settled
 from dcpg.runs import export, video
 from dcpg.storage.rows import SPLITS, read_rows
@@ -465,3 +465,18 @@ def test_from_the_command_line(capsys: pytest.CaptureFixture[str], trained: Path
     code, _, err = run(capsys, "export", str(tmp_path / "none"))
     assert (code, err.count("\n")) == (2, 1)
     assert "There is no run at" in err
+
+
+def test_two_exports_to_one_folder_are_not_mixed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with export.replacing_folder(out) as first:
+        (first / "a").write_text("first")
+        with pytest.raises(InUse, match=r"Another process is writing .*out now"), export.replacing_folder(out):
+            pass
+        assert (first / "a").read_text() == "first"
+    assert (tmp_path / "out" / "a").read_text() == "first"
+    first.mkdir()  # left by one that was killed
+    with export.replacing_folder(tmp_path / "out") as again:
+        (again / "a").write_text("again")
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+    assert (tmp_path / "out" / "a").read_text() == "again"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dcpg.errors import BadInput, Unavailable
+from dcpg.errors import BadInput, InUse, Unavailable
 from dcpg.storage import files, rows
 from dcpg.storage.files import (
     DEEPEST,
@@ -196,3 +196,17 @@ def test_storage_that_is_away_says_nothing_about_a_file(
     with pytest.raises(BadInput) as refused:
         RunDirectory(tmp_path).read_config()
     assert isinstance(refused.value, Unavailable) == (number != errno.ELOOP)
+
+
+def test_two_that_write_one_file_are_not_mixed(tmp_path: Path) -> None:
+    out = tmp_path / "x"
+    with replacing(out) as first:
+        first.write_bytes(b"first")
+        with pytest.raises(InUse, match=r"Another process is writing .*x now"), replacing(out) as second:
+            second.write_bytes(b"second")
+        assert first.read_bytes() == b"first"
+    assert out.read_bytes() == b"first"
+    first.write_bytes(b"left by one that was killed")
+    with replacing(out) as third:
+        third.write_bytes(b"third")
+    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("x", b"third")]
