@@ -72,15 +72,21 @@ class Logs:
         self._again: list[dict[str, float]] = []  # kept numbers at the purged step
         self._writer: EventFile | None = None
         self._wandb: Any = None
-        if config.wandb and directory.writes:
+
+    def connect(self, origin: str) -> None:
+        """Begin with Weights & Biases, if it is wanted; a run that is resumed goes on with its page there.
+
+        `origin` is `Written.origin`: runs that began with other weights, environments or plugins have other pages.
+        """
+        if self.config.wandb and self.directory.writes:
             import wandb
 
             self._wandb = wandb.init(
                 project="dcpg",
-                name=directory.path.name,
-                config=config.to_json(),
-                dir=str(directory.path),
-                id=f"{fingerprint(config.to_json())[:12]}-{config.seed}",
+                name=self.directory.path.name,
+                config=self.config.to_json(),
+                dir=str(self.directory.path),
+                id=f"{fingerprint(self.config.to_json())[:12]}-{origin[:12]}-{self.config.seed}",
                 resume="allow",
             )
 

@@ -103,6 +103,7 @@ def start(
             plain = to_write(trainer.config, began, Environment.of(maker, spaces) if maker is not None else None)
             trainer.pictures = [plain[PROCGEN]["pictures"]] if plain[PROCGEN] else []
             trainer.origin = parse_written(plain).origin
+            trainer.logs.connect(trainer.origin)
             trainer.save(final=True)
             directory.write_json(directory.config, plain)
             directory.keep()
@@ -148,6 +149,7 @@ def resume(
         changes |= _other_environment(written, maker, trainer)
         plain = readable({**written.plain, **changes}) if changes else written.plain
         trainer.origin = parse_written(plain).origin
+        trainer.logs.connect(trainer.origin)
         if changes:
             directory.write_json(directory.config, plain)
         return trainer.run()

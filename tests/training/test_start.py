@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -85,3 +87,28 @@ def test_a_run_that_is_in_use_is_not_resumed_nor_timed(tmp_path: Path, request: 
     with pytest.raises(InUse, match=f"in use by process {os.getpid()}"):
         dcpg.resume(run, steps=256)
     lock.release()
+
+
+def test_runs_that_began_with_something_else_have_pages_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stub stands in for Weights & Biases. A resumed run keeps its page."""
+    pages: list[str] = []
+
+    class Page:
+        def log(self, numbers: Any, step: int) -> None: ...
+
+        def finish(self) -> None: ...
+
+    def init(**given: Any) -> Page:
+        pages.append(given["id"])
+        return Page()
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init, __spec__=ModuleSpec("wandb", None)))
+    settings = {**TINY, "wandb": True}
+    for name, steps, begun in (("first", 128, None), ("same", 256, None), ("other", 128, tmp_path / "first")):
+        dcpg.train("ppo", "maze", preset="tiny", steps=steps, out=tmp_path / name, settings=settings, init=begun)
+    dcpg.resume(tmp_path / "first", steps=256)
+    first, same, other, again = pages
+    assert first == same == again  # the steps of a run may change
+    assert other != first
